@@ -38,6 +38,7 @@ COMMANDS = [
     "split",
     "shuffle",
     "index",
+    "manifest",
     "compact",
     "doctor",
     "bench",
@@ -208,6 +209,8 @@ def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
         "scale": None,
         "format": None,
         "recognised": None,
+        "manifest": None,
+        "not_named": None,
     }
 
 
@@ -333,7 +336,7 @@ def test_info_json_has_the_documented_keys(packed: Path) -> None:
         }
 
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    table = text.split("## info FILE...")[1].split("\n## ")[0]
+    table = text.split("## info FILE...")[1].split("\nA data set ")[0]
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert named == set(about)
 
@@ -465,11 +468,12 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
 
 def test_verify_does_not_call_an_unreadable_path_damaged(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "text.frec").write_bytes(b"no frec at all")
-    result = run("verify", tmp_path / "gone.frec", tmp_path, "/dev/null", tmp_path / "text.frec", packed)
+    (tmp_path / "empty").mkdir()
+    result = run("verify", tmp_path / "gone.frec", tmp_path / "empty", "/dev/null", tmp_path / "text.frec", packed)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[:4] == [
         f"{tmp_path / 'gone.frec'}: cannot be read",
-        f"{tmp_path}: cannot be read",
+        f"{tmp_path / 'empty'}: cannot be read",
         "/dev/null: cannot be read",
         f"{tmp_path / 'text.frec'}: damaged: 1 error",
     ]

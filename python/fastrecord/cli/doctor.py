@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastrecord.cli.options import path_type
+from fastrecord.cli.sources import is_one_file
 from fastrecord.cli.text import bytes_text, say
 
 if TYPE_CHECKING:
@@ -27,19 +28,27 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
     """Report what makes loading slow or unsafe on this machine and in each FILE, and how to improve it.
 
     Takes less than a second, changes nothing and decodes nothing. For each FILE it shows the file system and the disk,
-    how much of it is in memory, and the state of the newest commit. `fastrecord bench` measures speed.
+    how much of it is in memory, and the state of the newest commit. A FILE may also be a data set: a folder of files,
+    or its dataset.json. `fastrecord bench` measures speed.
 
     Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.
     """
     from fastrecord.diagnose.doctor import examine
 
-    report = examine(files)
+    report = examine([path for file in files for path in _paths(file)])
     if as_json:
         say(json.dumps(report.to_dict()))
     else:
         say(*_text(report))
     if not report.readable:
         ctx.exit(1)
+
+
+def _paths(file: str) -> list[str]:
+    """Return the files of a data set; a file by itself is examined even if it cannot be read."""
+    from fastrecord.dataset.shards import find_files
+
+    return [file] if is_one_file(file) else find_files(file)
 
 
 def _text(report: Report) -> list[str]:

@@ -15,8 +15,12 @@ import click
 from fastrecord._core import Batch, FastRecordError, Reader, side_kinds
 from fastrecord.cli import describe
 from fastrecord.cli.options import output, path_type, quiet_option, summary_option
+from fastrecord.cli.sources import Classes, Records, is_one_file, opened
 from fastrecord.cli.text import bytes_text, progress_of_total, say
+from fastrecord.dataset.manifest import NAME
 from fastrecord.schema import Schema
+from fastrecord.schema.classes import merge_classes
+from fastrecord.schema.roles import plain
 from fastrecord.schema.shard_sets import Shard
 
 _BATCH = 4096
@@ -40,17 +44,19 @@ _KINDS = {"crop_ready": 1, "crop_index": 2}
 def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
     """Show what each FILE holds.
 
-    Reads the newest commit, the index of compressed fields, and a byte of some images; changes nothing.
+    Reads the newest commit, the index of compressed fields, and a byte of some images; changes nothing. A FILE may also
+    be a data set: a folder of files, or its dataset.json. Then one summary is about all of them.
     """
     failed = False
     for file in files:
         try:
-            about = _about(file)
+            one = is_one_file(file)
+            about = _about(file) if one else _about_set(file)
         except (FastRecordError, OSError) as err:
             say(f"error: {describe(err)}", err=True)
             failed = True
             continue
-        say(*([json.dumps(about)] if as_json else _about_lines(about)))
+        say(*([json.dumps(about)] if as_json else _about_lines(about) if one else _set_lines(about)))
     if failed:
         ctx.exit(1)
 
@@ -75,6 +81,66 @@ def _about(file: str) -> dict[str, Any]:
         }
 
 
+def _about_set(path: str) -> dict[str, Any]:
+    """Describe a data set; with a manifest, this opens only the first shard."""
+    from fastrecord.dataset.shards import Shards
+
+    shards = Shards.open_alike(path)
+    try:
+        first, named = shards.readers[0], shards.named
+        classes, _ = merge_classes(shards.readers, None, shards.class_lists())
+        counts = [len(reader) for reader in shards.readers]
+        return {
+            "file": path,
+            "manifest": None if named is None else os.path.join(named.folder, NAME),
+            "generation": None if named is None else named.manifest.generation,
+            "shards": len(counts),
+            "records": sum(counts),
+            "smallest": min(counts),
+            "largest": max(counts),
+            "bytes": sum(reader.nbytes for reader in shards.readers),
+            "fields": {name: str(plain(kind)) for name, kind in shards.schema.items()},
+            "first": os.path.basename(first.path),
+            "compression": first.compression(),
+            "crops": {name: _crops(first, name) for name, kind in first.schema.items() if kind.name == "image"},
+            "version": first.version,
+            "classes": classes or None,
+            "complete": all(reader.complete for reader in shards.opened),
+        }
+    finally:
+        shards.close()
+
+
+def _set_lines(about: dict[str, Any]) -> list[str]:
+    least, most = about["smallest"], about["largest"]
+    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    manifest = "none: `fastrecord manifest` makes one, which opens the data set without opening its files"
+    if about["manifest"] is not None:
+        manifest = f"{about['manifest']}, generation {about['generation']:,}"
+    rows = [
+        ("manifest", manifest),
+        ("shards", f"{about['shards']:,}, of {each} records each"),
+        ("records", f"{about['records']:,}"),
+        ("bytes", f"{about['bytes']:,} ({bytes_text(about['bytes'])})"),
+        ("fields", ", ".join(f"{name} ({kind})" for name, kind in about["fields"].items())),
+        *_class_rows(about["classes"]),
+        ("complete", "yes" if about["complete"] else "no: `fastrecord pack --resume` finishes it"),
+        ("format", f"version {about['version']}, in {about['first']}"),
+    ]
+    stored = [f"{name} {_compression_text(how)}" for name, how in about["compression"].items()]
+    stored += [text for name, counts in about["crops"].items() if (text := _crops_text(name, counts))]
+    if stored:
+        rows.append(("stored", f"{', '.join(stored)}, in {about['first']}"))
+    return [about["file"], *(f"  {name:<9} {value}" for name, value in rows)]
+
+
+def _class_rows(classes: object) -> list[tuple[str, str]]:
+    if not isinstance(classes, list):
+        return []
+    more = ", ..." if len(classes) > _NAMED else ""
+    return [("classes", f"{len(classes):,}: {', '.join(str(name) for name in classes[:_NAMED])}{more}")]
+
+
 def _crops(reader: Reader, field: str) -> dict[str, int]:
     """Return how many sampled images of a field can be decoded in parts, by how."""
     count = min(len(reader), _SAMPLE)
@@ -95,10 +161,7 @@ def _about_lines(about: dict[str, Any]) -> list[str]:
     crops = [text for name, counts in about["crops"].items() if (text := _crops_text(name, counts))]
     if crops:
         rows.insert(3, ("crops", ", ".join(crops)))
-    classes = about["classes"]
-    if isinstance(classes, list):
-        more = ", ..." if len(classes) > _NAMED else ""
-        rows.append(("classes", f"{len(classes):,}: {', '.join(str(name) for name in classes[:_NAMED])}{more}"))
+    rows += _class_rows(about["classes"])
     skipped = about["metadata"].get("skipped")
     if isinstance(skipped, list) and skipped:
         rows.append(("skipped", f"{len(skipped):,} input files were left out (--json lists them)"))
@@ -161,26 +224,30 @@ def _recoded(packs: object) -> list[str]:
 def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
     """List the records of FILE: number, then each field. Images, bytes, arrays and lists show their size in bytes.
 
-    Images also show width x height. Reads only the index, strings and JSON values.
+    Images also show width x height. Reads only the index, strings and JSON values. FILE may also be a data set: a
+    folder of files, or its dataset.json. Its records are numbered one file after the other.
     """
-    from fastrecord.schema.classes import class_names
-
-    with Reader(file) as reader:
-        stop = len(reader) if limit is None else min(offset + limit, len(reader))
-        labelled = "label" in reader.schema and reader.schema["label"].name == "int64"
-        classes = class_names(reader) if labelled else None
-        digits = len(str(max(len(reader) - 1, 0)))
+    with opened(file) as records:
+        schema = records.schema
+        stop = len(records) if limit is None else min(offset + limit, len(records))
+        labelled = "label" in schema and schema["label"].name == "int64"
+        classes = records.classes() if labelled else None
+        digits = len(str(max(len(records) - 1, 0)))
         for start in range(offset, stop, _BATCH):
-            rows = _rows(reader, range(start, min(start + _BATCH, stop)), classes)
-            lines = [json.dumps(row) if as_json else _row_text(row, reader.schema, digits) for row in rows]
+            runs = records.runs(start, min(start + _BATCH, stop))
+            rows = chain.from_iterable(_rows(records, *run, classes) for run in runs)
+            lines = [json.dumps(row) if as_json else _row_text(row, schema, digits) for row in rows]
             say(*lines)
 
 
-def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator[dict[str, Any]]:
-    schema = reader.schema
+def _rows(
+    records: Records, shard: int, first: int, numbers: range, classes: Classes | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some records of one file; the first one has number `first` in the data set."""
+    reader, schema = records.readers[shard], records.schema
     values: dict[str, list[Any]] = {}
-    plain = [name for name, kind in schema.items() if kind.name not in _LARGE]
-    batch: Mapping[str, Any] | Batch = reader.read_batch(numbers, plain) if plain else {}
+    small = [name for name, kind in schema.items() if kind.name not in _LARGE]
+    batch: Mapping[str, Any] | Batch = reader.read_batch(numbers, small) if small else {}
     for name, kind in schema.items():
         if kind.name in _LARGE:
             sizes = [{"bytes": size} for size in reader.lengths(name, numbers).tolist()]
@@ -196,12 +263,13 @@ def _rows(reader: Reader, numbers: range, classes: list[str] | None) -> Iterator
                 # numpy sees bfloat16 as uint16: the upper halves of float32.
                 column = (column.astype("uint32") << 16).view("float32")
             values[name] = column.tolist() if hasattr(column, "tolist") else list(column)
-    for i, number in enumerate(numbers):
-        row: dict[str, Any] = {"record": number}
+    for i in range(len(numbers)):
+        row: dict[str, Any] = {"record": first + i}
         for name in schema:
             row[name] = _as_json(values[name][i])
-            if name == "label" and classes is not None and 0 <= row[name] < len(classes):
-                row["class"] = classes[row[name]]
+            if name == "label" and classes is not None:
+                row[name] = classes.label(shard, row[name])
+                row |= classes.named(row[name])
         yield row
 
 

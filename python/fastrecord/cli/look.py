@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord._core import FastRecordError, Reader
+from fastrecord._core import FastRecordError
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, summary_option
+from fastrecord.cli.sources import opened
 from fastrecord.cli.text import bytes_text, say
+from fastrecord.dataset.manifest import NAME
 
 if TYPE_CHECKING:
     from fastrecord.diagnose.compare import Comparison
@@ -41,8 +43,8 @@ files_argument = click.argument("files", nargs=-1, required=True, type=path_type
 def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, overwrite: bool, as_json: bool) -> None:
     """Show what the records of all FILEs together are like: bytes, image sizes, classes, duplicates.
 
-    A FILE may also be a folder of files. Reads the index of all records, and the first bytes of a sample of the
-    images; changes nothing. All FILEs need the same fields.
+    A FILE may also be a data set: a folder of files. Reads the index of all records, and the first bytes of a sample
+    of the images; changes nothing. All FILEs need the same fields.
     """
     from fastrecord.diagnose.stats import file_stats
     from fastrecord.diagnose.stats_plot import plot_stats, require_plot
@@ -144,7 +146,7 @@ def _class_lines(classes: ClassStats) -> Iterator[str]:
 @click.command()
 @files_argument
 @click.option(
-    "--out", "-o", type=path_type, metavar="HTML", help="The page. Default: the first FILE's name with .html, here."
+    "--out", "-o", type=path_type, metavar="HTML", help="The page. Default: the name of FILE with .html, here."
 )
 @click.option(
     "--n",
@@ -166,11 +168,9 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
     The page needs no network and no other file, and has less than 5 MB; images are encoded again, as small as that
     takes. A damaged value appears as its error. In the page a click shows all fields, and classes and words filter.
     """
-    from fastrecord.dataset.shards import find_files
     from fastrecord.diagnose.browse import browse as write_page
 
-    first, _ = find_files(files)[0]
-    summary = write_page(files, out or f"{os.path.basename(first).removesuffix('.frec')}.html", **options)
+    summary = write_page(files, out or f"{_name_of(files[0])}.html", **options)
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
@@ -179,6 +179,16 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
             f"{summary.out}: {summary.shown:,} of {summary.matching:,} matching records{damaged}, "
             f"{bytes_text(summary.bytes)}"
         )
+
+
+def _name_of(file: str) -> str:
+    """Return the name of a file, or of a data set's folder."""
+    from fastrecord.dataset.shards import find_files
+
+    name = os.path.abspath(os.path.expanduser(file))
+    if os.path.basename(name) == NAME:
+        name = os.path.dirname(name)
+    return os.path.basename(name if os.path.isdir(name) else find_files(file)[0]).removesuffix(".frec")
 
 
 @click.command()
@@ -253,21 +263,26 @@ def _diff_lines(found: Comparison) -> Iterator[str]:
 @click.option("-n", "count", type=click.IntRange(min=0), default=5, show_default=True, help="Number of records.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record and line.")
 def head(file: str, count: int, as_json: bool) -> None:
-    """Show the first records of FILE with all their fields: numbers and texts, and large values in short."""
+    """Show the first records of FILE with all their fields: numbers and texts, and large values in short.
+
+    FILE may also be a folder of shards: a data set.
+    """
     from fastrecord.look.values import short_text, summarize
-    from fastrecord.schema.classes import class_names
     from fastrecord.schema.roles import find_label, holds_classes
 
-    with Reader(file) as reader:
-        schema = reader.schema
+    with opened(file) as records:
+        schema = records.schema
         width = max((len(name) for name in schema), default=0)
-        label = find_label(reader)
-        classes = class_names(reader) if label is not None and holds_classes(schema[label]) else None
-        for number in range(min(count, len(reader))):
+        label = find_label(records.readers[0])
+        classes = records.classes() if label is not None and holds_classes(schema[label]) else None
+        for number in range(min(count, len(records))):
+            ((shard, _, (record, *_)),) = records.runs(number, number + 1)
             # Copies: if the file is cut meanwhile, that is an error, not a signal.
-            values = {name: reader.get(number, name, copy=True) for name in schema}
-            place = -1 if classes is None or label is None else int(values[label])
-            named = {} if classes is None or not 0 <= place < len(classes) else {"class": classes[place]}
+            values = {name: records.readers[shard].get(record, name, copy=True) for name in schema}
+            named = {}
+            if classes is not None and label is not None:
+                values[label] = classes.label(shard, values[label])
+                named = classes.named(values[label])
             if as_json:
                 shown = {name: summarize(value, schema[name]) for name, value in values.items()}
                 say(json.dumps({"record": number, **shown, **named}))

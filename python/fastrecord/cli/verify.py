@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option
+from fastrecord.cli.sources import is_one_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
+from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import codes_of, with_more
+
+if TYPE_CHECKING:
+    from fastrecord.operations.manifest import ManifestFinding
+
+# Differences from a manifest that leave its data set as it is.
+_HARMLESS = ("extra", "grown")
 
 
 @click.command()
@@ -29,45 +37,108 @@ from fastrecord.errors import codes_of, with_more
     "as_json",
     is_flag=True,
     help="Print one JSON object per file and line: file, ok, records, bytes, errors, damaged, codes (of the errors), "
-    "decoded, undecoded, tail_bytes.",
+    "decoded, undecoded, tail_bytes. After the files of a data set, one about it: file, ok, records, bytes, shards, "
+    "damaged_shards, findings.",
 )
 @click.pass_context
 def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, as_json: bool) -> None:
     """Read each FILE from end to end and check every checksum, record by record. Changes nothing.
 
     Damage is reported by record and field, and by key if there is one, up to 1,000 values per file. Bytes after the
-    last commit, which a killed writer leaves, are reported but are not damage.
+    last commit, which a killed writer leaves, are reported but are not damage. A FILE may also be a data set: a folder
+    of files, or its dataset.json. Its shards are then compared with the manifest, too.
 
     Exit status: 0 all files are good; 1 a file is damaged or cannot be read; 2 wrong usage.
     """
     good = True
     for file in files:
-        result, opened = _verify(file, deep=deep, quiet=quiet)
-        result["codes"] = codes_of(result["errors"])
-        good = good and result["ok"]
-        if as_json:
-            say(json.dumps(result))
-            continue
-        keys = {value["error"]: value["key"] for value in result["damaged"]}
-        for error in result["errors"]:
-            key = keys.get(error)
-            line = error if key is None else with_more(error, f" (key {key})")
-            say(f"error: {line}", err=True)
-        images = f", {result['decoded']:,} images decoded" if deep else ""
-        if result["undecoded"]:
-            images += (
-                f", {result['undecoded']:,} of kinds that fastrecord does not decode: only their checksums were checked"
-            )
-        if result["ok"]:
-            size = bytes_text(result["bytes"])
-            say(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
-        elif not opened:
-            say(f"{file}: cannot be read")
+        if is_one_file(file):
+            good &= bool(_report(file, deep=deep, quiet=quiet, as_json=as_json, good_too=True)["ok"])
         else:
-            count = len(result["errors"])
-            say(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
+            good &= _data_set(file, deep=deep, quiet=quiet, as_json=as_json)
     if not good:
         ctx.exit(1)
+
+
+def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
+    """Verify the files of a data set, and compare them with its manifest; return whether all is good."""
+    from fastrecord.dataset.shards import Named, find_sets
+    from fastrecord.operations.manifest import check_manifest
+
+    try:
+        (first, *_) = sets = find_sets(path)
+        named = first if isinstance(first, Named) else None
+        paths = [name for part in sets for name in (part.paths if isinstance(part, Named) else part[:1])]
+        findings = [] if named is None else check_manifest(named.folder)
+    except (FastRecordError, OSError) as err:
+        say(f"error: {describe(err)}", err=True)
+        if as_json:
+            say(json.dumps({"file": path, "ok": False, "errors": [describe(err)], "codes": codes_of([describe(err)])}))
+        else:
+            say(f"{path}: cannot be read")
+        return False
+    wrong = [one for one in findings if one.kind not in _HARMLESS]
+    if not as_json:
+        for one in findings:
+            level = "note" if one.kind in _HARMLESS else "error"
+            text = f"{level}: {os.path.join(os.path.dirname(paths[0]), one.name)}: {one.kind}: {one.message}"
+            say(text, err=level == "error")
+    unreadable = {one.name for one in findings if one.kind in ("missing", "unreadable")}
+    records = size = 0
+    damaged = []
+    for file in paths:
+        if os.path.basename(file) in unreadable:
+            continue  # which has been said
+        result = _report(file, deep=deep, quiet=quiet, as_json=as_json, good_too=False)
+        records, size = records + result["records"], size + result["bytes"]
+        damaged += [] if result["ok"] else [os.path.basename(file)]
+    ok = not (wrong or damaged)
+    if as_json:
+        about = {"file": path, "ok": ok, "records": records, "bytes": size, "shards": len(paths)}
+        say(json.dumps(about | {"damaged_shards": damaged, "findings": [one.to_dict() for one in findings]}))
+    elif ok:
+        manifest = "" if named is None else f", as its {NAME} names them"
+        say(f"{path}: good: {len(paths):,} shards{manifest}: {records:,} records, {bytes_text(size)}")
+    else:
+        bad = len({*damaged, *(one.name for one in wrong)})
+        way = "" if named is None or not wrong else _way_out(named.folder, wrong)
+        say(f"{path}: not good: {bad:,} of {len(paths):,} shards{way}")
+    return ok
+
+
+def _way_out(folder: str, wrong: list[ManifestFinding]) -> str:
+    differ = sum(one.kind not in ("missing", "unreadable") for one in wrong)
+    what = "that exist" if not differ else "as they are now"
+    return f": put back the shards that {NAME} names, or let `fastrecord manifest {folder}` name the ones {what}"
+
+
+def _report(file: str, *, deep: bool, quiet: bool, as_json: bool, good_too: bool) -> dict[str, Any]:
+    """Verify a file and print the report; return it."""
+    result, opened = _verify(file, deep=deep, quiet=quiet)
+    result["codes"] = codes_of(result["errors"])
+    if as_json:
+        say(json.dumps(result))
+        return result
+    keys = {value["error"]: value["key"] for value in result["damaged"]}
+    for error in result["errors"]:
+        key = keys.get(error)
+        line = error if key is None else with_more(error, f" (key {key})")
+        say(f"error: {line}", err=True)
+    images = f", {result['decoded']:,} images decoded" if deep else ""
+    if result["undecoded"]:
+        images += (
+            f", {result['undecoded']:,} of kinds that fastrecord does not decode: only their checksums were checked"
+        )
+    if result["ok"]:
+        size = bytes_text(result["bytes"])
+        if good_too:
+            say(f"{file}: good: {result['records']:,} records, {size}{images}{_tail(result)}")
+    elif not opened:
+        say(f"{file}: cannot be read")
+    else:
+        count = len(result["errors"])
+        say(f"{file}: damaged: {count:,} error{'s' if count > 1 else ''}{_tail(result)}")
+    return result
 
 
 def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool]:

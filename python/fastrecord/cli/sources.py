@@ -1,0 +1,110 @@
+"""`Records`: what the FILE of a command names, a file or a data set of shards, as readers in order.
+
+The one place that turns such an argument into readers. Prints nothing. Without a data set it does
+not import numpy, which takes longer than most commands.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastrecord._core import Reader
+from fastrecord.dataset.manifest import NAME
+from fastrecord.schema import Schema
+from fastrecord.schema.classes import merge_classes
+
+if TYPE_CHECKING:
+    from fastrecord.schema.classes import Table
+
+
+def is_one_file(path: str) -> bool:
+    """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
+    if os.path.basename(path) == NAME or os.path.isdir(os.path.expanduser(path)):
+        return False
+    return not glob.has_magic(path) or os.path.exists(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one or more files of the same fields, numbered one after the other.
+
+    Attributes:
+        readers: A reader of each file.
+        ends: For each file, the number of records up to its end.
+        lists: The class names of each file, if they are known without opening it.
+    """
+
+    readers: Sequence[Reader]
+    ends: Sequence[int]
+    lists: Sequence[list[str] | None] | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """The fields, as the first file has them."""
+        return self.readers[0].schema
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self.ends[-1]
+
+    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, range]]:
+        """Yield the position of each file with records in [start, stop), its first record's number, and their own."""
+        while start < stop:
+            shard = bisect_right(self.ends, start)
+            before = self.ends[shard - 1] if shard else 0
+            end = min(stop, self.ends[shard])
+            yield shard, start, range(start - before, end - before)
+            start = end
+
+    def classes(self) -> Classes:
+        """Return the classes of all files, as a data set numbers them.
+
+        Raises:
+            SchemaError: they cannot be matched.
+        """
+        return Classes(*merge_classes(self.readers, None, None if self.lists is None else list(self.lists)))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Class names, position = label; and for each file the table from its numbers to these, or None."""
+
+    names: list[str]
+    tables: Sequence[Table | None]
+
+    def label(self, shard: int, label: Any) -> Any:
+        """Return the data set's number for a label of a file; a number without a class stays."""
+        table = self.tables[shard]
+        return int(table[label]) if table is not None and 0 <= label < len(table) else label
+
+    def named(self, label: Any) -> dict[str, str]:
+        """Return `class` and the name of a label; nothing if it has none."""
+        return {"class": self.names[int(label)]} if 0 <= label < len(self.names) else {}
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Records]:
+    """Open what a FILE names.
+
+    Raises:
+        FileNotFoundError: nothing is there, or no .frec file.
+        SchemaError: the files have different fields.
+        CorruptFileError: a file or a manifest is damaged.
+    """
+    if is_one_file(path):
+        with Reader(path) as reader:
+            yield Records([reader], [len(reader)])
+        return
+    from fastrecord.dataset.shards import Shards
+
+    shards = Shards.open_alike(path)
+    try:
+        yield Records(shards.readers, shards.ends.tolist(), shards.class_lists())
+    finally:
+        shards.close()
