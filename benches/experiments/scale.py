@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,13 @@ class Opener:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
         self.data = fr.FastRecordDataset(folder, fields=("value",))
 
+    def close(self) -> None:
+        """Close the data set, and free what it holds."""
+        self.data.close()
+        del self.data
+
     def open(self) -> int:
         """Open the data set; return how many files are open then."""
-        self.data.close()
         self.data = fr.FastRecordDataset(self.folder, fields=("value",))
         return len(os.listdir("/proc/self/fd"))
 
@@ -70,13 +75,13 @@ def run(bench: Bench) -> None:
         return Contender(name, target, {"folder": str(folder)}, copies=copies)
 
     with bench.contest([opener("fastrecord", few), opener("fastrecord, without a manifest", bare)]) as contest:
-        answers = contest.rounds("open", rounds=bench.rounds)
+        answers = contest.rounds("open", rounds=bench.rounds, before=partial(contest.call, method="close"))
         bench.rows(f"opening a data set of {OPENED} shards", answers, contest, shards=OPENED)
     for processes in (1, PROCESSES):
         with bench.contest([opener("fastrecord", many, processes)]) as contest:
             at_once = "" if processes == 1 else f", {processes} processes at once"
             about: dict[str, Any] = {"shards": shards, "processes": processes, "open_files": OPEN_FILES}
-            answers = contest.rounds("open", rounds=bench.rounds)
+            answers = contest.rounds("open", rounds=bench.rounds, before=partial(contest.call, method="close"))
             bench.rows(f"opening a data set of {shards:,} shards{at_once}", answers, contest, **about)
             reads = contest.rounds("read", rounds=bench.rounds, arguments=lambda _: {"records": 1_000})
             case = f"single records of random shards of {shards:,}{at_once}"

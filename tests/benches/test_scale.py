@@ -21,6 +21,7 @@ def test_shards_with_ids_of_their_own_are_good(tmp_path: Path, monkeypatch: pyte
             assert reader.verify()["ok"]
     opener = Opener(folder=str(folder))
     assert len(opener.data) == 20 * RECORDS
+    opener.close()
     assert opener.open() < 200
     assert opener.read(20) == 20
     assert opener.state() < 10_000

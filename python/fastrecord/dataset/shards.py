@@ -10,6 +10,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -439,8 +440,8 @@ def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
 
 
 def _open_named(named: Named, access: str, verify: bool | Literal["once"]) -> Iterator[Reader]:
-    """Yield a reader of each shard; it opens the shard when something is read from it."""
+    """Return a reader of each shard; it opens the shard when something is read from it."""
     columns = named.manifest.columns
-    about = (columns[name] for name in ("file_id", "commit", "records", "bytes", "footer_crc"))
-    for path, *shard in zip(named.paths, *about, strict=True):
-        yield open_shard(path, access, verify, *shard)
+    about = [columns[name] for name in ("file_id", "commit", "records", "bytes", "footer_crc")]
+    # Nothing but the readers is made for each: there may be very many.
+    return map(open_shard, named.paths, repeat(access), repeat(verify), *about)
