@@ -107,7 +107,7 @@ def make(folder: Path, shards: int, *, manifest: bool = True) -> Path:
         data = with_id(whole, file_id)
         name = f"train-{number:05d}-of-{shards:05d}.frec"
         (folder / name).write_bytes(data)
-        page = crc32c(data[-_PAGE:])
+        page = crc32c(data[-_PAGE:-4])
         entries.append(ShardEntry(name, file_id.hex(), 1, RECORDS, len(data), page, None))
     if manifest:
         (folder / NAME).write_bytes(Manifest.of(entries, SCHEMA).dump())

@@ -61,6 +61,8 @@ def test_it_names_each_shard_at_its_newest_commit(folder: Path) -> None:
         with fr.Reader(folder / name) as reader:
             row = [found["shards"][column][at] for column in ("file_id", "commit", "records", "bytes")]
             assert row == [reader.file_id, reader.commit, len(reader), reader.nbytes]
+        assert found["shards"]["footer_crc"][at] == int.from_bytes((folder / name).read_bytes()[-4:], "little")
+    assert len(set(found["shards"]["footer_crc"])) == 3
     assert sorted(os.listdir(folder)) == ["a.frec", "b.frec", "c.frec", "dataset.json"]
     assert kinds(folder) == []
 

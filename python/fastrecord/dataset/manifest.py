@@ -33,7 +33,7 @@ class ShardEntry:
         commit: The commit that belongs to the data set; later ones do not.
         records: Its records at that commit.
         bytes: Its bytes up to the end of that commit.
-        footer_crc: CRC-32C of the last 4,096 of them, the footer's page.
+        footer_crc: CRC-32C of the footer: the last 4,096 of them, without its own checksum at the end.
         classes: Its class names, position = label, or None.
     """
 

@@ -293,7 +293,7 @@ def _open(folder: str, name: str) -> _Found | Exception:
         with Reader(path) as reader:
             with open(path, "rb") as file:
                 page = os.pread(file.fileno(), _PAGE, reader.nbytes - _PAGE)
-            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc32c(page), class_names(reader))
+            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc32c(page[:-4]), class_names(reader))
             schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
             return _Found(ShardEntry(name, *of_file), schema, reader.complete)
     except (FastRecordError, OSError) as err:

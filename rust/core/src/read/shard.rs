@@ -19,7 +19,8 @@ pub struct Shard {
     pub snapshot: SnapshotId,
     /// Its records.
     pub records: u64,
-    /// CRC-32C of the page of its footer.
+    /// The checksum at the end of its footer: of the page without these 4 bytes. With them, the
+    /// CRC-32C of all footers would be the same.
     pub footer_crc: u32,
 }
 
@@ -53,7 +54,7 @@ impl Shard {
         let mut page = [0; PAGE_LEN];
         let read = reader.file().read_exact_at(&mut page, self.snapshot.footer);
         read.map_err(|e| Error::io(&self.path, e))?;
-        let found = (reader.len(), crc32c(&page));
+        let found = (reader.len(), crc32c(&page[..PAGE_LEN - 4]));
         if found == (self.records, self.footer_crc) {
             return Ok(reader);
         }

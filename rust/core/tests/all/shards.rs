@@ -28,7 +28,7 @@ fn write(path: &Path, first: i64, mode: Mode) -> PathBuf {
 fn named(path: &Path) -> Shard {
     let reader = Reader::open(path, Access::Mmap, None).unwrap();
     let bytes = fs::read(path).unwrap();
-    let footer_crc = crc32c_append(0, &bytes[bytes.len() - Shard::FOOTER as usize..]);
+    let footer_crc = crc32c_append(0, &bytes[bytes.len() - Shard::FOOTER as usize..bytes.len() - 4]);
     let shard = Shard { path: path.to_owned(), snapshot: reader.snapshot(), records: reader.len(), footer_crc };
     assert_eq!(shard.bytes(), bytes.len() as u64);
     shard
