@@ -11,16 +11,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.destination import Destination, Refusal, Views
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.arrow import ArrowSource, arrow, is_stream, open_files
+from fastrecord.interchange.files.to_arrow import CannotHoldError, arrow_array, arrow_type
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand
@@ -31,7 +28,6 @@ from fastrecord.schema import FieldType, Schema
 _GROUP_BYTES = 16 << 20
 _GROUP_ROWS = 1 << 16
 _PAGE_BYTES = 1 << 20
-_MAX_VALUE = (1 << 31) - 1
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 
@@ -84,7 +80,7 @@ class _Destination(Destination):
         self._structs = settings.get("images", "struct") == "struct"
         self._fields = schema
         pa = arrow()
-        columns = [pa.field(name, _arrow_type(kind, structs=self._structs)) for name, kind in schema.items()]
+        columns = [pa.field(name, arrow_type(kind, structs=self._structs)) for name, kind in schema.items()]
         features = {name: feature for name, kind in schema.items() if (feature := self._feature(name, kind, metadata))}
         known = {CARD: Card(schema, metadata).to_json()}
         if features:
@@ -112,8 +108,8 @@ class _Destination(Destination):
         arrays = []
         for name, kind in self._fields.items():
             try:
-                arrays.append(_array(columns[name], kind, structs=self._structs))
-            except _CannotHoldError as err:
+                arrays.append(arrow_array(columns[name], kind, structs=self._structs))
+            except CannotHoldError as err:
                 raise Code.CANNOT_HOLD.error(f"record {start + err.row}: field {name!r}: {err}") from None
         batch = pa.record_batch(arrays, schema=self._schema)
         self._batches.append(batch)
@@ -163,12 +159,6 @@ class _Destination(Destination):
         return None
 
 
-class _CannotHoldError(Exception):
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-
-
 def _kind(head: bytes) -> str | None:
     if head.startswith(b"PAR1"):
         return "it begins as Parquet files do"
@@ -185,22 +175,6 @@ def _refusal(kind: FieldType) -> str | None:
     return None if kind.item is None else _refusal(kind.item)
 
 
-def _arrow_type(kind: FieldType, *, structs: bool) -> Any:
-    pa = arrow()
-    if kind.name == "image":
-        return pa.struct([("bytes", pa.binary()), ("path", pa.string())]) if structs else pa.binary()
-    if kind.name == "bytes":
-        return pa.binary()
-    if kind.name in ("string", "json"):
-        return pa.string()
-    if kind.item is not None:
-        return pa.list_(_arrow_type(kind.item, structs=structs))
-    found = pa.bool_() if kind.dtype == "bool" else pa.from_numpy_dtype(np.dtype(kind.dtype))
-    for size in reversed(kind.shape or ()):
-        found = pa.list_(found) if size is None else pa.list_(found, size)
-    return found
-
-
 def _leaves(name: str, kind: Any) -> Iterator[str]:
     """Yield the paths of the columns that Parquet makes of a column."""
     types = arrow().types
@@ -211,64 +185,6 @@ def _leaves(name: str, kind: Any) -> Iterator[str]:
         yield from _leaves(f"{name}.list.element", kind.value_type)
     else:
         yield name
-
-
-def _array(values: Sequence[Any], kind: FieldType, *, structs: bool) -> Any:
-    """Return values of a field as an Arrow array."""
-    pa = arrow()
-    if kind.name in ("image", "bytes"):
-        views = list(values)
-        for row, view in enumerate(views):
-            if len(view) > _MAX_VALUE:
-                raise _CannotHoldError(row, f"{len(view)} bytes, but a value in Parquet has at most {_MAX_VALUE}")
-        # Not pa.array: it never gives back a view, nor the memory behind it.
-        if isinstance(values, Views):
-            whole, ends = pa.py_buffer(values.whole), values.ends.astype(np.int32)
-        else:
-            whole, ends = pa.py_buffer(b"".join(views)), np.cumsum([0, *map(len, views)], dtype=np.int32)
-        found = pa.Array.from_buffers(pa.binary(), len(views), [None, pa.py_buffer(ends), whole])
-        if kind.name == "image" and structs:
-            return pa.StructArray.from_arrays([found, pa.nulls(len(found), pa.string())], ["bytes", "path"])
-        return found
-    if kind.name == "string":
-        return pa.array(list(values), pa.string())
-    if kind.name == "json":
-        return pa.array([json.dumps(value, ensure_ascii=False) for value in values], pa.string())
-    if kind.item is not None:
-        ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
-        items = list(chain.from_iterable(values))
-        inner = _array(items, kind.item, structs=structs)
-        return pa.ListArray.from_arrays(pa.array(ends), inner)
-    if not kind.shape:
-        return pa.array(np.asarray(values, kind.dtype))
-    return _nested(values, kind)
-
-
-def _nested(values: Any, kind: FieldType) -> Any:
-    """Return arrays as nested lists."""
-    pa, shape = arrow(), kind.shape or ()
-    if isinstance(values, np.ndarray):
-        flat: NDArray[Any] = values.reshape(-1)
-        shapes = np.broadcast_to(np.array(values.shape[1:], np.int64), (len(values), len(shape)))
-    else:
-        arrays = [np.asarray(value, kind.dtype) for value in values]
-        flat = np.concatenate([np.empty(0, kind.dtype), *(each.reshape(-1) for each in arrays)])
-        shapes = np.array([each.shape for each in arrays], np.int64).reshape(len(arrays), len(shape))
-    first = 0 if None in shape[1:] else 1
-    empty = (shapes[:, first:] == 0).any(axis=1)
-    if empty.any():
-        row = int(np.argmax(empty))
-        own = tuple(shapes[row].tolist())
-        raise _CannotHoldError(row, f"an array of shape {own}: lists in Parquet forget a shape that has no items")
-    found = pa.array(flat)
-    for axis in reversed(range(len(shape))):
-        size = shape[axis]
-        if size is None:
-            lengths = np.repeat(shapes[:, axis], np.prod(shapes[:, :axis], axis=1))
-            found = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *lengths], dtype=np.int32)), found)
-        else:
-            found = pa.FixedSizeListArray.from_arrays(found, size)
-    return found
 
 
 FORMATS = [ParquetFormat()]
