@@ -78,6 +78,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.operations.extract import extract_records as extract_records
     from fastrecord.operations.index import index_file as index_file
     from fastrecord.operations.manifest import check_manifest as check_manifest
+    from fastrecord.operations.manifest import clean_manifest as clean_manifest
     from fastrecord.operations.manifest import write_manifest as write_manifest
     from fastrecord.operations.metadata import set_metadata as set_metadata
     from fastrecord.operations.repair import repair as repair
@@ -120,6 +121,7 @@ _LAZY = {
     "browse": "diagnose.browse",
     "check_manifest": "operations.manifest",
     "class_weights": "sampler.draws",
+    "clean_manifest": "operations.manifest",
     "collate": "dataset.collate",
     "compact": "operations.rewrite",
     "concat": "dataset.dataset",

@@ -13,16 +13,23 @@ from fastrecord.cli.text import bytes_text, progress_of_total, say
 @click.command()
 @click.argument("folder", type=path_type, metavar="DIR")
 @click.option("--check", is_flag=True, help="Change nothing: compare the manifest with the shards.")
+@click.option(
+    "--clean",
+    is_flag=True,
+    help="Only remove what killed writes of several processes have left: shards that were never part of the data set.",
+)
 @click.option("--allow-incomplete", is_flag=True, help="Take shards whose packing was not finished.")
 @quiet_option
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print the summary as JSON; with --check, one JSON object per finding and line: name, kind, message.",
+    help="Print the summary as JSON; with --check or --clean, one object per finding and line: name, kind, message.",
 )
 @click.pass_context
-def manifest(ctx: click.Context, folder: str, check: bool, allow_incomplete: bool, quiet: bool, as_json: bool) -> None:
+def manifest(
+    ctx: click.Context, folder: str, check: bool, clean: bool, allow_incomplete: bool, quiet: bool, as_json: bool
+) -> None:
     """Write DIR/dataset.json, which names the .frec files in DIR as the shards of one data set.
 
     Names each shard at its newest commit, with its records, bytes and footer's checksum. Shards that it names already
@@ -30,8 +37,17 @@ def manifest(ctx: click.Context, folder: str, check: bool, allow_incomplete: boo
 
     Exit status: 0 good; 1 an error, or --check found a difference; 2 wrong usage; 130 Ctrl-C.
     """
-    from fastrecord.operations.manifest import check_manifest, write_manifest
+    from fastrecord.operations.manifest import check_manifest, clean_manifest, write_manifest
 
+    if check and clean:
+        raise click.UsageError("give --check or --clean: one changes nothing, the other removes files")
+    if clean:
+        found = clean_manifest(folder)
+        for each in found:
+            say(json.dumps(each.to_dict()) if as_json else f"{each.name}: {each.kind}: {each.message}")
+        if not found and not as_json:
+            say(f"{folder}: nothing to remove")
+        return
     with progress_of_total(quiet=quiet, unit=" shards", desc=folder) as show:
         findings = check_manifest(folder, progress=show) if check else []
         summary = None if check else write_manifest(folder, allow_incomplete=allow_incomplete, progress=show)

@@ -1,4 +1,4 @@
-"""`write_manifest` and `check_manifest`: the manifest of a folder of shards, on disk."""
+"""`write_manifest`, `check_manifest` and `clean_manifest`: the manifest of a folder of shards, on disk."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from fastrecord._core import FastRecordError, Reader, crc32c, default_threads
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
 from fastrecord.errors import Code, system_text
 from fastrecord.operations.staging import Staging, remove_stale
+from fastrecord.operations.writes.folder import CleanedFile, settle_dead
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 
-_PAGE = 4096
+PAGE = 4096
 _Show = Callable[[int, int], object]
 
 
@@ -46,6 +47,20 @@ class ManifestSummary:
     added: list[str]
     renewed: list[str]
     removed: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        folder: str,
+        manifest: Manifest,
+        added: Sequence[str],
+        renewed: Sequence[str] = (),
+        removed: Sequence[str] = (),
+    ) -> Self:
+        """Return the summary of a manifest that was written, and of what has changed."""
+        path, size = os.path.join(folder, NAME), sum(manifest.columns["bytes"])
+        counts = manifest.generation, len(manifest), manifest.records, size
+        return cls(path, *counts, list(added), list(renewed), list(removed))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes for JSON."""
@@ -88,7 +103,15 @@ class NewShards:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class FoundShard:
+    """A shard at its newest commit.
+
+    Attributes:
+        entry: As a manifest names it.
+        schema: Its fields, without their compression.
+        complete: Whether its packing was finished.
+    """
+
     entry: ShardEntry
     schema: Schema
     complete: bool
@@ -101,7 +124,8 @@ def write_manifest(
 
     Shards that it names already keep their order; new ones follow, sorted by name. The manifest is
     replaced at once and durably. It is not rewritten if nothing has changed. Another process that
-    writes it at the same time waits.
+    writes it at the same time waits. What killed writes have left is removed first, as
+    `clean_manifest` does.
 
     Args:
         folder: The folder.
@@ -115,9 +139,10 @@ def write_manifest(
         CorruptFileError: a shard, or the present manifest, is damaged.
     """
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    with _locked(folder):
+    with manifest_lock(folder):
+        settle_dead(folder)
         before = read_manifest(folder)
-        names = _shard_names(folder)
+        names = shard_names(folder)
         if not names:
             raise FileNotFoundError(f"{folder}: no .frec file in this folder: `fastrecord pack --shards` makes shards")
         return _renew(folder, before, names, allow_incomplete=allow_incomplete, progress=progress)
@@ -146,7 +171,7 @@ def name_new_shards(paths: Sequence[str], *, only_renew: bool) -> NewShards | No
     new = [os.path.basename(path) for path in paths]
     if not all(name.endswith(".frec") for name in new) or (only_renew and not os.path.exists(path)):
         return None
-    with _locked(folder):
+    with manifest_lock(folder):
         try:
             before = read_manifest(folder)
         except FastRecordError:
@@ -154,7 +179,7 @@ def name_new_shards(paths: Sequence[str], *, only_renew: bool) -> NewShards | No
                 return None
             raise
         named = set() if before is None else set(before.columns["name"])
-        others = [name for name in _shard_names(folder) if name not in new]
+        others = [name for name in shard_names(folder) if name not in new]
         if named.isdisjoint(new):
             if only_renew:
                 return None
@@ -200,15 +225,12 @@ def _renew(
         made = replace(before, schema=made.schema).with_shards(entries)
     if before is None or made != before:
         made = made if before is None else replace(made, generation=before.generation + 1)
-        _write(folder, made)
+        put_manifest(folder, made)
     else:
         remove_stale(os.path.join(folder, NAME))
-    return ManifestSummary(
-        os.path.join(folder, NAME),
-        made.generation,
-        len(made),
-        made.records,
-        sum(made.columns["bytes"]),
+    return ManifestSummary.of(
+        folder,
+        made,
         [entry.name for entry in entries if entry.name not in known],
         [entry.name for entry in entries if known.get(entry.name, entry) != entry],
         sorted(set(known) - set(order)),
@@ -242,23 +264,79 @@ def check_manifest(folder: str | os.PathLike[str], *, progress: _Show | None = N
         for kind, message in _differences(manifest, entry, result):
             findings.append(ManifestFinding(entry.name, kind, message))
     named = set(manifest.columns["name"])
-    extra = [name for name in _shard_names(folder) if name not in named]
+    extra = [name for name in shard_names(folder) if name not in named]
     return findings + [ManifestFinding(name, "extra", "the manifest does not name it") for name in extra]
 
 
+def clean_manifest(folder: str | os.PathLike[str]) -> list[CleanedFile]:
+    """Remove what killed writes of shards have left in a folder: shards that its manifest does not name.
+
+    It never removes shards of a write that runs, or may run on another machine, nor files that no
+    such write has made. The data set stays as it is.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        What was removed, and what was left and why.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        CorruptFileError: the manifest is damaged.
+    """
+    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    with manifest_lock(folder):
+        return settle_dead(folder)
+
+
+def add_shards(folder: str, before: Manifest, shards: Sequence[FoundShard], *, replace_all: bool = False) -> Manifest:
+    """Return the manifest that follows another one and names more shards; opens none, writes nothing.
+
+    Args:
+        folder: The folder, for messages.
+        before: The manifest that it follows.
+        shards: The shards to add at the end, as `find_shard` returns them.
+        replace_all: Leave out the shards that `before` names.
+
+    Raises:
+        SchemaError: a shard has other fields.
+        FastRecordError: two files are copies of one shard, or a shard is not complete.
+    """
+    kept = [] if replace_all else before.entries()
+    schema = before.schema if kept else shards[0].schema
+    entries = kept + [shard.entry for shard in shards]
+    _refuse_mixture(folder, list(shards), entries, schema, allow_incomplete=False)
+    made = replace(before, schema=schema, generation=before.generation + 1)
+    return made.with_shards(entries)
+
+
+def find_shard(folder: str, name: str) -> FoundShard:
+    """Open a shard and return what a manifest says of it.
+
+    Raises:
+        CorruptFileError, OSError: it cannot be read.
+    """
+    return _or_raise(_open(folder, name))
+
+
 @contextmanager
-def _locked(folder: str) -> Iterator[None]:
+def manifest_lock(folder: str) -> Iterator[None]:
     """Let one process at a time change a folder's manifest; the lock ends with its process."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # a file system without locks: `_write` compares generations
+        with suppress(OSError):  # a file system without locks: `put_manifest` compares generations
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
-def _write(folder: str, manifest: Manifest) -> None:
+def put_manifest(folder: str, manifest: Manifest) -> None:
+    """Replace the manifest of a folder durably; the caller holds its lock.
+
+    Raises:
+        FastRecordError: the present one is not the one before.
+    """
     path = os.path.join(folder, NAME)
     with Staging(path, overwrite=True) as staging:
         with open(staging.path, "wb") as file:
@@ -271,11 +349,12 @@ def _write(folder: str, manifest: Manifest) -> None:
         staging.finish()
 
 
-def _shard_names(folder: str) -> list[str]:
+def shard_names(folder: str) -> list[str]:
+    """Return the names of the .frec files in a folder, sorted, without hidden ones."""
     return sorted(name for name in os.listdir(folder) if name.endswith(".frec") and not name.startswith("."))
 
 
-def _open_all(folder: str, names: list[str], progress: _Show | None) -> Iterator[_Found | Exception]:
+def _open_all(folder: str, names: list[str], progress: _Show | None) -> Iterator[FoundShard | Exception]:
     """Open shards on threads, none of them for longer than it takes; yield in order."""
     with ThreadPoolExecutor(default_threads()) as pool:
         try:
@@ -287,27 +366,27 @@ def _open_all(folder: str, names: list[str], progress: _Show | None) -> Iterator
             pool.shutdown(cancel_futures=True)
 
 
-def _open(folder: str, name: str) -> _Found | Exception:
+def _open(folder: str, name: str) -> FoundShard | Exception:
     path = os.path.join(folder, name)
     try:
         with Reader(path) as reader:
             with open(path, "rb") as file:
-                page = os.pread(file.fileno(), _PAGE, reader.nbytes - _PAGE)
+                page = os.pread(file.fileno(), PAGE, reader.nbytes - PAGE)
             of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc32c(page[:-4]), class_names(reader))
             schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
-            return _Found(ShardEntry(name, *of_file), schema, reader.complete)
+            return FoundShard(ShardEntry(name, *of_file), schema, reader.complete)
     except (FastRecordError, OSError) as err:
         return err
 
 
-def _or_raise(result: _Found | Exception) -> _Found:
+def _or_raise(result: FoundShard | Exception) -> FoundShard:
     if isinstance(result, Exception):
         raise result
     return result
 
 
 def _refuse_mixture(
-    folder: str, found: list[_Found], entries: list[ShardEntry], schema: Schema, *, allow_incomplete: bool
+    folder: str, found: list[FoundShard], entries: list[ShardEntry], schema: Schema, *, allow_incomplete: bool
 ) -> None:
     for shard in found:
         path = os.path.join(folder, shard.entry.name)
@@ -327,7 +406,7 @@ def _refuse_mixture(
             raise Code.RECORDS_TWICE.error(f"{path}: is a copy of {other}: remove one of them")
 
 
-def _differences(manifest: Manifest, entry: ShardEntry, result: _Found | Exception) -> Iterator[tuple[str, str]]:
+def _differences(manifest: Manifest, entry: ShardEntry, result: FoundShard | Exception) -> Iterator[tuple[str, str]]:
     if isinstance(result, FileNotFoundError):
         yield "missing", "the file does not exist"
         return

@@ -108,14 +108,24 @@ def _put_back(folder: str, target: str) -> None:
         os.rename(old, target)
 
 
-def remove_stale(target: str) -> None:
-    """Remove the temporary folders of killed processes; put back what they were about to replace."""
+def remove_stale(target: str) -> list[str]:
+    """Remove the temporary folders of killed processes; put back what they were about to replace.
+
+    Args:
+        target: The path that they were to write, links resolved.
+
+    Returns:
+        The names of the folders that were removed.
+    """
     parent, name = os.path.split(target)
+    removed = []
     with suppress(OSError):
         for entry in os.listdir(parent):
             if entry.startswith(name + _MARK) and _LEFT.fullmatch(entry.removeprefix(name + _MARK)):
                 with suppress(OSError):  # it is in use, belongs to someone else, or is gone
                     _remove(os.path.join(parent, entry), target)
+                    removed.append(entry)
+    return removed
 
 
 def _remove(folder: str, target: str) -> None:
