@@ -8,16 +8,18 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
 from fastrecord.names import as_name
+from fastrecord.operations.shard_names import Part
 from fastrecord.pack.division import plan
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
-from fastrecord.pack.output import Target, class_table, number_labels, open_target
-from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
+from fastrecord.pack.output import Labels, Target, class_table, number_labels, open_target
+from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
@@ -114,27 +116,109 @@ def pack_folder(
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     if shard_size is not None and recode.changes:
         raise ValueError("changed images have no known size before packing: give shards, not shard_size")
-    source, target = os.fspath(src), os.fspath(out)
-    if list_path is not None:
-        listing = list_csv(source, os.fspath(list_path))
-    else:
-        listing = list_folder(source, allow_empty_classes=allow_empty_classes)
-        _refuse_inside(target, listing)
-    packer = _ImagePacker(listing, bad_files, recode, commit_bytes, progress, started)
-    packer.refuse_bad()
-    known = None if classes_from is None else class_table(os.fspath(classes_from))
-    labels, classes = number_labels(listing, known, str(classes_from))
-    schema = _schema(labelled=labels is not None)
-    parts = plan(listing, target, shards=shards, shard_size=shard_size)
-    summary = packer.run(
-        parts, target, mode, lambda part: open_target(part, mode, listing, schema, labels, classes, recode)
-    )
-    summary.empty_classes = _empty_classes(listing, {key for key, _ in summary.skipped})
+    target = os.fspath(out)
+    job = ImageJob.of(src, target, list_path, classes_from, recode, bad_files, allow_empty_classes=allow_empty_classes)
+    parts = plan(job.listing, target, shards=shards, shard_size=shard_size)
+    summary = job.run(parts, target, mode, commit_bytes, progress, started)
+    summary.empty_classes = job.empty_classes(summary.skipped)
     return summary
+
+
+@dataclass(frozen=True, slots=True)
+class ImageJob:
+    """Images to pack, and how.
+
+    Attributes:
+        listing: The files.
+        labels: The label of each, int64 (N,), or None.
+        classes: Class names, position = label; None if labels are plain numbers or absent.
+        recode: How images are stored.
+        bad_files: Whether a bad file ends the pack.
+    """
+
+    listing: Listing
+    labels: Labels | None
+    classes: list[str] | None
+    recode: Recode
+    bad_files: BadFiles
+
+    @classmethod
+    def of(
+        cls,
+        src: str | os.PathLike[str],
+        out: str,
+        list_path: str | os.PathLike[str] | None,
+        classes_from: str | os.PathLike[str] | None,
+        recode: Recode,
+        bad_files: BadFiles,
+        *,
+        allow_empty_classes: bool,
+    ) -> Self:
+        """List the files; the arguments are those of `pack_folder`.
+
+        Raises:
+            FastRecordError, OSError: as `pack_folder`, for its input.
+        """
+        source = os.fspath(src)
+        if list_path is not None:
+            listing = list_csv(source, os.fspath(list_path))
+        else:
+            listing = list_folder(source, allow_empty_classes=allow_empty_classes)
+            _refuse_inside(out, listing)
+        _ImagePacker(listing, bad_files, recode, 1, None, 0).refuse_bad()
+        known = None if classes_from is None else class_table(os.fspath(classes_from))
+        labels, classes = number_labels(listing, known, str(classes_from))
+        return cls(listing, labels, classes, recode, bad_files)
+
+    def cut(self, start: int, stop: int) -> Self:
+        """Return the job of some of the files, which may also be pickled."""
+        labels = None if self.labels is None else self.labels[start:stop]
+        return replace(self, listing=self.listing.cut(start, stop), labels=labels)
+
+    def run(
+        self,
+        parts: Sequence[Part],
+        out: str,
+        mode: Mode,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None,
+        started: float,
+        *,
+        may_be_empty: bool = False,
+    ) -> PackSummary:
+        """Pack the files.
+
+        Args:
+            parts: The files to write.
+            out: The caller's name for them.
+            mode: What to do with existing ones.
+            commit_bytes: As for `pack_folder`.
+            progress: Likewise.
+            started: When the pack began, by `time.perf_counter`.
+            may_be_empty: Whether all files may be skipped.
+
+        Raises:
+            FastRecordError, OSError, KeyboardInterrupt: as `pack_folder`.
+        """
+        packer = _ImagePacker(self.listing, self.bad_files, self.recode, commit_bytes, progress, started)
+        packer.may_be_empty = may_be_empty
+        schema = _schema(labelled=self.labels is not None)
+        return packer.run(
+            parts,
+            out,
+            mode,
+            lambda part: open_target(part, mode, self.listing, schema, self.labels, self.classes, self.recode),
+        )
+
+    def empty_classes(self, skipped: Sequence[tuple[str, str]]) -> list[str]:
+        """Return the classes without any packed file."""
+        return _empty_classes(self.listing, {key for key, _ in skipped})
 
 
 class _ImagePacker(ListingPacker):
     """Packs one image per record."""
+
+    may_be_empty = False
 
     def __init__(
         self,
@@ -175,6 +259,9 @@ class _ImagePacker(ListingPacker):
         else:
             way_out = "remove the file, or leave out all such files with `--bad-files skip`"
         return Code.BAD_FILE.error(f"{self.listing.describe(position)}: {reason}: {way_out}")
+
+    def nothing(self, part: Part, target: Target) -> FastRecordError | None:
+        return None if self.may_be_empty else super().nothing(part, target)
 
     def count(self, writer: Writer) -> None:
         self.count_foreign(writer.foreign)

@@ -10,7 +10,7 @@ import os
 import stat
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
@@ -51,6 +51,17 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def cut(self, start: int, stop: int) -> Listing:
+        """Return some of the files."""
+        keys = self.keys[start:stop]
+        return replace(
+            self,
+            keys=keys,
+            labels=None if self.labels is None else self.labels[start:stop],
+            bad={key: self.bad[key] for key in keys if key in self.bad},
+            lines=self.lines[start:stop],
+        )
 
     def path(self, position: int) -> str:
         """Return the path to open for the file at `position`."""
