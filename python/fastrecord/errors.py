@@ -368,7 +368,7 @@ class Code(StrEnum):
         "the format of a source is not known",
         "name it with `--format`")
     NO_LIBRARY = ("FR751", FastRecordError,
-        "a library is not installed: of a format, or of `--data zmq`",
+        "a library is not installed: of a format, of `--data zmq`, or of `fastrecord.ray`",
         "the pip line in the message")
     SOURCE = ("FR752", FastRecordError,
         "a source of another format is damaged, cut short, or not what its format demands",

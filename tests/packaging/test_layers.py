@@ -38,7 +38,7 @@ FLOORS = {
         dataset interchange
         formats operations sampler
         pack
-        loader
+        loader ray
         diagnose
         plan
         __init__
