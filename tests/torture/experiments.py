@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.torture.cluster import ray_kills
 from tests.torture.core import fuzz, sanitizers, seeded, threads
 from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
@@ -12,6 +13,7 @@ from tests.torture.training import leftovers, resume, resume_order
 EXPERIMENTS: list[Experiment] = [
     seeded.CRASH_STATES,
     sigkill.SIGKILL,
+    ray_kills.EXPERIMENT,
     seeded.FAULTS,
     seeded.BITS,
     seeded.PAGES,

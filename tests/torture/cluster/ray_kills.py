@@ -1,0 +1,145 @@
+"""Kills workers and drivers of writes on a Ray cluster at random moments: old or new, and nothing left.
+
+A writer's records are numbers that no other write has, so each record that is lost, doubled or of
+another write is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tqdm import tqdm
+
+import fastrecord as fr
+from tests.support.cluster import VARIABLES, local_cluster, short_folder
+from tests.torture.experiment import ROOT, Experiment, Outcome
+from tests.torture.processes import apart, descendants, end_with_parent, environment, print_outcome
+
+_RECORDS, _BLOCKS = 2000, 6
+# A driver connects, writes and says so. Its tasks take some 100 ms, so that kills meet them.
+_DRIVER = f"""
+import sys, time
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+import ray.data
+from fastrecord.ray import write_frec
+ray.data.DataContext.get_current().enable_progress_bars = False
+first = int(sys.argv[4])
+def shift(rows):
+    time.sleep(0.1)
+    return {{"id": rows["id"] + first, "text": [b"x" * 2000] * len(rows["id"])}}
+data = ray.data.range({_RECORDS}, override_num_blocks={_BLOCKS}).map_batches(shift)
+print("begin", flush=True)
+write_frec(data, sys.argv[2], mode=sys.argv[3], records_per_shard={_RECORDS // _BLOCKS})
+print("done", flush=True)
+"""
+
+
+class _Cluster:
+    """A cluster of two CPUs on this machine, and writes that are killed."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.address = address
+        self.rng = random.Random()
+        self.seed = self.rng.randrange(1 << 32)
+        self.rng.seed(self.seed)
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._data = folder / "set"
+        self._now: list[int] = []
+        # Seconds that a write takes from its beginning, as the last one did.
+        self._seconds = 2.0
+
+    def kill_one(self, number: int) -> None:
+        """Begin a write, kill something, and look at the data set."""
+        mode = "append" if len(self._now) < 4 * _RECORDS else "overwrite"
+        first = (number + 1) * _RECORDS
+        new = [*(self._now if mode == "append" else ()), *range(first, first + _RECORDS)]
+        victim = ("driver", "worker")[number % 2]
+        words = [sys.executable, "-c", _DRIVER, self.address, str(self._data), mode, str(first)]
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment(**VARIABLES), preexec_fn=end_with_parent
+        ) as driver:
+            assert driver.stdout is not None
+            driver.stdout.readline()
+            started = time.monotonic()
+            time.sleep(self.rng.uniform(0, 1.1 * self._seconds))
+            if victim == "driver":
+                driver.kill()
+            else:
+                self._kill_worker()
+            done = driver.stdout.read().startswith("done")
+        if done:
+            self._seconds = time.monotonic() - started
+        self._look(number, victim, mode, new, done=done)
+
+    def _kill_worker(self) -> None:
+        workers = []
+        for process, _ in descendants(os.getpid()):
+            try:
+                words = Path(f"/proc/{process}/cmdline").read_text()
+            except OSError:
+                continue
+            if words.startswith("ray::") and "Agent" not in words:  # a machine ends with its agents
+                workers.append((process, "IDLE" in words))
+        busy = [process for process, idle in workers if not idle]
+        if workers:
+            os.kill(self.rng.choice(busy or [process for process, _ in workers]), signal.SIGKILL)
+            self.counts["busy worker" if busy else "idle worker"] += 1
+
+    def _look(self, number: int, victim: str, mode: str, new: list[int], *, done: bool) -> None:
+        what = f"kill {number}, of a {victim}, {mode}"
+        found = []
+        if (self._data / "dataset.json").exists():
+            try:
+                found = fr.FastRecordDataset(self._data).column("id").tolist()
+            except FileNotFoundError:
+                found = []
+        found.sort()
+        if found not in (sorted(self._now), sorted(new)):
+            self.failures.append(f"{what}: {len(found)} records, neither {len(self._now)} nor {len(new)}")
+        if done and found != sorted(new):
+            self.failures.append(f"{what}: the write had succeeded, and the data set is the old one")
+        self.counts["new" if found == sorted(new) else "old"] += 1
+        self._now = found
+        if not self._data.exists():
+            return
+        cleaned = fr.clean_manifest(self._data)
+        self.counts["leftovers removed"] += len(cleaned)
+        if left := [each.message for each in cleaned if each.kind == "left"]:
+            self.failures.append(f"{what}: {left}")
+        named = {"dataset.json", *map(os.path.basename, fr.FastRecordDataset(self._data).paths)} if found else set()
+        if strangers := set(os.listdir(self._data)) ^ named:
+            self.failures.append(f"{what}: left behind or missing: {sorted(strangers)[:5]}")
+
+
+def run_here(count: int) -> Outcome:
+    """Do everything in this process and its children."""
+    with local_cluster() as address, short_folder() as folder:
+        cluster = _Cluster(address, folder)
+        for number in tqdm(range(count), unit="kill", disable=None):
+            cluster.kill_one(number)
+            if len(cluster.failures) >= 20:
+                break
+        told = ", ".join(f"{count:,} {what}" for what, count in sorted(cluster.counts.items()))
+        return Outcome(count, cluster.failures, f"seed {cluster.seed}; {told}")
+
+
+def run(count: int) -> Outcome:
+    """See the module docstring; runs in a child process."""
+    return apart("cluster.ray_kills", count)
+
+
+EXPERIMENT = Experiment(
+    "ray-kills", 1, "SIGKILLs of Ray's workers and drivers", "tests/torture/cluster/ray_kills.py", 2, 200, run
+)
+
+if __name__ == "__main__":
+    print_outcome(run_here)
