@@ -372,7 +372,8 @@ def _open(folder: str, name: str) -> FoundShard | Exception:
         with Reader(path) as reader:
             with open(path, "rb") as file:
                 page = os.pread(file.fileno(), PAGE, reader.nbytes - PAGE)
-            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc32c(page[:-4]), class_names(reader))
+            crc = crc32c(page[:-4])
+            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc, class_names(reader))
             schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
             return FoundShard(ShardEntry(name, *of_file), schema, reader.complete)
     except (FastRecordError, OSError) as err:
