@@ -39,6 +39,7 @@ ELSEWHERE = {
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
     "docs/plan.md": "../plan/test_plan_cli.py",
+    "docs/ray.md": "../ray/test_ray_page.py",
     "docs/zmq.md": "../train/test_zmq.py",
 }
 NOT_RUN = {
@@ -162,6 +163,7 @@ def test_every_program_is_python_and_only_a_before_may_need_another_package(page
         "PIL",
         "accelerate",
         "lightning",
+        "ray",
         "zmq",
         *sys.stdlib_module_names,
     }
