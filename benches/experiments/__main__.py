@@ -30,9 +30,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: .cache/bench/results/short or full")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the data, kept between runs; FASTRECORD_BENCH_DIR")
     options = parser.parse_args()
-    # Ended in any way, it ends the contenders: they run in sessions of their own.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"no such experiment: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -72,4 +69,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Ended in any way, it ends the contenders: they run in sessions of their own.
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(kind, lambda number, _: sys.exit(128 + number))
     sys.exit(main())
