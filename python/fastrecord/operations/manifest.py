@@ -20,7 +20,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 
-PAGE = 4096
+_PAGE = 4096
 _Show = Callable[[int, int], object]
 
 
@@ -220,14 +220,13 @@ def _renew(
     schema = found[opened[0]].schema if before is None or len(found) == len(order) else before.schema
     entries = [found[name].entry if name in found else known[name] for name in order]
     _refuse_mixture(folder, list(found.values()), entries, schema, allow_incomplete=allow_incomplete)
-    made = Manifest.of(entries, schema)
-    if before is not None:
-        made = replace(before, schema=made.schema).with_shards(entries)
-    if before is None or made != before:
-        made = made if before is None else replace(made, generation=before.generation + 1)
-        put_manifest(folder, made)
-    else:
+    made = Manifest.of(entries, schema) if before is None else replace(before, schema=schema).with_shards(entries)
+    if made == before:
         remove_stale(os.path.join(folder, NAME))
+    else:
+        if before is not None:
+            made = replace(made, generation=before.generation + 1)
+        put_manifest(folder, made)
     return ManifestSummary.of(
         folder,
         made,
@@ -349,6 +348,12 @@ def put_manifest(folder: str, manifest: Manifest) -> None:
         staging.finish()
 
 
+def footer_checksum(path: str, size: int) -> int:
+    """Return the CRC-32C of the footer that ends the first `size` bytes of a file, without the footer's own."""
+    with open(path, "rb") as file:
+        return crc32c(os.pread(file.fileno(), _PAGE, size - _PAGE)[:-4])
+
+
 def shard_names(folder: str) -> list[str]:
     """Return the names of the .frec files in a folder, sorted, without hidden ones."""
     return sorted(name for name in os.listdir(folder) if name.endswith(".frec") and not name.startswith("."))
@@ -370,9 +375,7 @@ def _open(folder: str, name: str) -> FoundShard | Exception:
     path = os.path.join(folder, name)
     try:
         with Reader(path) as reader:
-            with open(path, "rb") as file:
-                page = os.pread(file.fileno(), PAGE, reader.nbytes - PAGE)
-            crc = crc32c(page[:-4])
+            crc = footer_checksum(path, reader.nbytes)
             of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc, class_names(reader))
             schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
             return FoundShard(ShardEntry(name, *of_file), schema, reader.complete)

@@ -11,17 +11,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
-from fastrecord._core import crc32c
 from fastrecord.checks import choice
 from fastrecord.dataset.manifest import Manifest, read_manifest
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.manifest import (
-    PAGE,
     FoundShard,
     ManifestSummary,
     add_shards,
     find_shard,
+    footer_checksum,
     manifest_lock,
     put_manifest,
     shard_names,
@@ -113,7 +112,7 @@ class ShardWrite:
         if write is None:
             raise RuntimeError("commit belongs into the `with` block of the write")
         if not shards:
-            raise Code.SOURCE.error(f"{self.folder}: there are no records to write: the folder stays as it was")
+            raise Code.SOURCE.error(f"{self.folder}: nothing was written: the input has no records")
         with HeldInterrupt() as interrupt, manifest_lock(self.folder):
             before, names = self._before()
             for shard in shards:
@@ -215,12 +214,11 @@ def _check_staged(path: str, shard: FoundShard) -> None:
     """Check that a shard is here and whole, without opening it."""
     entry = shard.entry
     try:
-        with open(path, "rb") as file:
-            page = os.pread(file.fileno(), PAGE, entry.bytes - PAGE)
+        crc = footer_checksum(path, entry.bytes)
     except FileNotFoundError as err:
         raise Code.MISSING_SHARDS.error(
             f"{path}: a task has written this shard, but it is not on this machine: write to a file system that all "
             "machines share"
         ) from err
-    if crc32c(page[:-4]) != entry.footer_crc:
+    if crc != entry.footer_crc:
         raise Code.REPLACED.error(f"{path}: the shard is another than the one that a task has written")
