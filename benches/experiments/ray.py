@@ -28,7 +28,7 @@ class Cluster:
     """`fastrecord.ray.pack` on a cluster of this machine."""
 
     def __init__(self, *, root: str, out: str) -> None:
-        # Before Ray is imported: listen on loopback only, tell nobody, leave no token in the home folder.
+        # Set before Ray is imported: only loopback, no usage reports, no token in the home folder.
         os.environ |= {
             "RAY_AUTH_MODE": "disabled",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

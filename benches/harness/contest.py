@@ -189,7 +189,7 @@ class Contest:
             for name in random.Random(number).sample(names, len(names)):
                 before(name)
                 for what, call in calls.items():
-                    # Whoever has failed meanwhile is left out.
+                    # A contender may have failed since the round began.
                     answer = call(name, number) if name in self.names else None
                     if answer is not None and number >= warm_up:
                         found[what].setdefault(name, []).append(answer)

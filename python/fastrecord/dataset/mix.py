@@ -22,7 +22,7 @@ class Mixture:
 
     Attributes:
         ends: For each source, the records up to its end.
-        shares: For each source, its share and those of all earlier ones, in whole numbers.
+        shares: For each source, the sum of the shares up to and including its own, in whole numbers.
     """
 
     ends: tuple[int, ...]

@@ -42,7 +42,7 @@ class CopySummary:
         differing: Metadata keys whose values differ between the sources; the value comes from the
             first file that has the key.
         manifest: The `dataset.json` that names the files as shards of one data set; None without one.
-        not_named: Why new shards have none; None if they have one, or there are no shards.
+        not_named: Why no `dataset.json` names the new shards; None if one does, or the output is one file.
         seconds: Wall time.
     """
 

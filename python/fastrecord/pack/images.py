@@ -154,7 +154,7 @@ class ImageJob:
         *,
         allow_empty_classes: bool,
     ) -> Self:
-        """List the files; the arguments are those of `pack_folder`.
+        """List the files. The arguments have the same meaning as in `pack_folder`.
 
         Raises:
             FastRecordError, OSError: as `pack_folder`, for its input.

@@ -78,7 +78,7 @@ class PackSummary:
         format: Format of the source of an import; None for a pack.
         recognised: Why the source was taken for it; None if the caller named the format.
         manifest: The `dataset.json` that names the files as shards of one data set; None without one.
-        not_named: Why new shards have none; None if they have one, or there are no shards.
+        not_named: Why no `dataset.json` names the new shards; None if one does, or the output is one file.
         seconds: Wall time.
     """
 

@@ -140,7 +140,7 @@ def plan_cache_on_paper(
         again = share * (1 - spilled)
     elif nodes > 1:
         # One in `nodes` of the records comes to the same node in the next epoch. These are kept, and
-        # others while there is room, of which one in `nodes` comes in the epoch after that.
+        # others while there is room; one in `nodes` of the others comes in the epoch after that.
         again = min(share, (share + kept) / (nodes + 1))
     later = share - min(kept, again)
 
@@ -197,7 +197,7 @@ def _without_replacement(windows: float) -> float:
 
 
 def _requests(amount: float, single: float, run: float, image_bytes: float) -> float:
-    """Return the requests for bytes, of which some are records alone, and the rest lie in runs."""
+    """Return the requests for bytes: some belong to single records, the rest lie in runs."""
     single = min(single, amount)
     # Each is missing in the run of another node, which comes in two parts.
     alone = (2 if run > image_bytes else 1) * single / image_bytes

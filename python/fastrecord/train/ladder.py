@@ -269,7 +269,8 @@ class _Measurement:
             for number in range(rounds):
                 steps = self.steps // rounds + (number < self.steps % rounds)
                 # Another kind begins each round, so that none always runs in the same place.
-                for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
+                shift = number % len(kinds)
+                for kind in kinds[shift:] + kinds[:shift]:
                     times[kind].append(self._measure(kind, steps=steps))
                 told = ", ".join(f"{kind} {1e3 * times[kind][-1][0]:.2f}" for kind in kinds)
                 self._say(f"round {number + 1} of {rounds}, ms a step: {told}")

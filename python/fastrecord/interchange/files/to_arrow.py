@@ -68,7 +68,7 @@ def arrow_array(values: Sequence[Any], kind: FieldType, *, structs: bool = False
         for row, view in enumerate(views):
             if len(view) > _MAX_VALUE:
                 raise CannotHoldError(row, f"{len(view)} bytes, but a value in Parquet has at most {_MAX_VALUE}")
-        # Not pa.array: it never gives back a view, nor the memory behind it.
+        # pa.array would keep each view, and the memory behind it, for good.
         if isinstance(values, Views):
             whole, ends = pa.py_buffer(values.whole), values.ends.astype(np.int32)
         else:
