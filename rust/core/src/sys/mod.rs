@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering};
 
 /// Opens a file with a descriptor above 2. In a process that closed the standard streams, a new
 /// file gets one of their numbers. Output printed by any library would then be written
@@ -61,11 +61,28 @@ pub(crate) fn lock_holder(file: &File) -> String {
 /// Returns the maximum bytes for one [`will_need`] call. The kernel silently cuts longer requests
 /// to the larger of the disk's read-ahead and its largest request. The default is 128 KiB, the
 /// smallest setting in use, if the system does not report it.
+///
+/// The disk of the last file is remembered: asking it takes longer than opening a file.
 pub(crate) fn largest_advice(file: &File) -> u64 {
-    const SURE: u64 = 128 << 10;
+    // A device in the upper half, its bytes in the lower one: without a lock, for the sake of forks.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let Ok(meta) = file.metadata() else { return SURE_ADVICE };
+    let last = LAST.load(Ordering::Relaxed);
+    if last != 0 && last >> 32 == meta.dev() {
+        return last & u64::from(u32::MAX);
+    }
+    let bytes = largest_advice_of(meta.dev());
+    if u32::try_from(meta.dev()).is_ok() {
+        LAST.store(meta.dev() << 32 | bytes, Ordering::Relaxed);
+    }
+    bytes
+}
+
+const SURE_ADVICE: u64 = 128 << 10;
+
+fn largest_advice_of(device: u64) -> u64 {
     const ENOUGH: u64 = 4 << 20;
-    let Ok(meta) = file.metadata() else { return SURE };
-    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    let (major, minor) = (libc::major(device), libc::minor(device));
     // A partition has no queue of its own. Its disk, one level up, has one.
     let setting = |name: &str| {
         ["queue", "../queue"].iter().find_map(|queue| {
@@ -74,7 +91,7 @@ pub(crate) fn largest_advice(file: &File) -> u64 {
         })
     };
     let kib = setting("read_ahead_kb").max(setting("max_sectors_kb")).unwrap_or(0);
-    kib.saturating_mul(1 << 10).clamp(SURE, ENOUGH)
+    kib.saturating_mul(1 << 10).clamp(SURE_ADVICE, ENOUGH)
 }
 
 #[cfg(target_os = "linux")]
