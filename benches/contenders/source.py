@@ -20,7 +20,7 @@ class Source:
     """Records in order: a payload, a label (int), and a key (text).
 
     Attributes:
-        root: The folder of a set of images (`images/CLASS/FILE`, one class each), or of small records
+        root: The folder of a set of images (`images/CLASS/FILE`), or of small records
             (`small.bin`, and their ends in `small.npy`).
         records: Their number.
     """
@@ -44,8 +44,9 @@ class Source:
     @cached_property
     def labels(self) -> NDArray[np.int64]:
         """int64 (records,), ascending: the sorted paths of a class folder are in the order of the records."""
-        numbers = np.arange(self.records)
-        return numbers if self.images else numbers * 1000 // self.records
+        if self.images is None:
+            return np.arange(self.records) * 1000 // self.records
+        return np.unique([key.partition("/")[0] for key in self.keys], return_inverse=True)[1]
 
     @cached_property
     def largest(self) -> int:

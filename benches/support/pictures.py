@@ -75,24 +75,27 @@ def sources() -> list[bytes]:
     return found
 
 
-def make_images(folder: Path, records: int, *, links: bool = False) -> Data:
-    """Fill a folder with `records` files, one class each: the label then identifies the image.
+def make_images(folder: Path, records: int, *, classes: int | None = None, links: bool = False) -> Data:
+    """Fill a folder with `records` files in folders of classes.
 
     Args:
         folder: The parent of the folder.
         records: The number of images; the sources repeat.
+        classes: At most so many classes; default: a class for each image, so that the label identifies it.
         links: Whether equal images are one file with several names.
     """
     given = os.environ.get("FASTRECORD_BENCH_IMAGES")
     name = Path(given).resolve().name if given else "synthetic"
-    data = Data(folder / f"loader-{name}-{records}", records)
+    classes = records if classes is None else min(classes, records)
+    data = Data(folder / (f"loader-{name}-{records}" + (f"-{classes}" if classes < records else "")), records)
     if not data.images.exists():
         temporary = data.root / "images.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         encoded = sources()
-        paths = [temporary / f"{number:06d}" / f"{number:06d}.JPEG" for number in range(records)]
+        labels = [number * classes // records for number in range(records)]
+        paths = [temporary / f"{label:06d}" / f"{number:06d}.JPEG" for number, label in enumerate(labels)]
         for number, path in enumerate(paths):
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             if links and number >= len(encoded):
                 path.hardlink_to(paths[number % len(encoded)])
             else:

@@ -24,6 +24,7 @@ from benches.harness import Answer, Bench, Contender, Contest
 from benches.support.pictures import make_images
 
 TARGET = "benches.experiments.formats.contestant:Contestant"
+CLASSES = 1000  # ImageNet's
 EPOCH = 15.0  # seconds of an epoch at most
 OPENED = 0.2  # seconds that opening should take at most
 SLOW = 5.0  # a call that takes so many times longer than it should is repeated once only
@@ -64,7 +65,7 @@ FULL = Sizes(images=10_000, small=1_000_000, seconds=0.3, cold=0.6, pack=6)
 def run(bench: Bench) -> None:
     """Measure all formats."""
     sizes = FULL if bench.full else SHORT
-    images = make_images(bench.folder, sizes.images)
+    images = make_images(bench.folder, sizes.images, classes=CLASSES)
     sources = {"images": Source(images.root, sizes.images), "small": make_small(bench.folder, sizes.small)}
     for source in sources.values():
         _ = source.crcs
