@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import itertools
 import mmap
@@ -129,6 +130,8 @@ class Contestant:
         self._buffers.clear()
         while self._filled:
             self._filled.pop().close()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system
 
     def first(self, data: str, count: int) -> int:
         """Open, and read the first records of a random order."""
