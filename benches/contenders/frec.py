@@ -32,18 +32,18 @@ class Frec(Store):
 
     def open(self) -> None:
         self.reader = fr.Reader(self.path)
+        self.labels = self.reader.column("label")
 
     def close(self) -> None:
         self.reader.close()
-        del self.reader
+        del self.reader, self.labels
 
     def read(self, rows: NDArray[np.int64]) -> Records:
-        batch = self.reader.read_batch(rows, ["image", "label"])
-        return batch["image"].tolist(), batch["label"]
+        return self.reader.read_batch(rows, ["image"])["image"].tolist(), self.labels[rows]
 
     def read_into(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> Copied:
         ends = self.reader.read_batch_into(rows, "image", out)
-        return np.diff(ends), self.reader.read_batch(rows, ["label"])["label"]
+        return ends[1:] - ends[:-1], self.labels[rows]
 
 
 class CropReady(Frec):
