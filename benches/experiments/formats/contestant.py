@@ -126,6 +126,8 @@ class Contestant:
 
     def release(self) -> None:
         """Give back the memory that reading takes: the others need it for theirs."""
+        if self._store is None and not self._buffers and not self._filled:
+            return  # collecting takes a while
         self.close()
         self._buffers.clear()
         while self._filled:
