@@ -37,9 +37,13 @@ __all__ = [
     "__version__",
     "add_crop_index",
     "all_limits",
+    "bring",
+    "check_field",
+    "commit_parts",
     "count_chunks",
     "crc32c",
     "crop_image",
+    "damaged_payloads",
     "decode_image",
     "decode_records",
     "default_threads",
@@ -50,6 +54,7 @@ __all__ = [
     "draw_weighted",
     "error_code",
     "example_names",
+    "field_parts",
     "find_tfrecords",
     "foreign_kind",
     "image_size",
@@ -57,7 +62,10 @@ __all__ = [
     "libraries",
     "open_shard",
     "open_snapshot",
+    "payload_fields",
+    "payload_parts",
     "permute",
+    "punch_hole",
     "read_examples",
     "resident_bytes",
     "side_kinds",
@@ -163,7 +171,18 @@ def open_shard(
     records: int,
     bytes: int,  # noqa: A002 - as the manifest calls it
     footer_crc: int,
+    supply: Any = None,
 ) -> Reader: ...
+def bring(reader: Reader, fields: list[str], records: NDArray[np.int64]) -> None: ...
+def commit_parts(
+    path: str | PathLike[str], first: bytes, footer: bytes, offset: int
+) -> tuple[str, int, int, tuple[int, int], tuple[int, int]]: ...
+def field_parts(reader: Reader, field: str) -> list[tuple[int, int]]: ...
+def check_field(reader: Reader, field: str) -> None: ...
+def payload_fields(reader: Reader) -> list[str]: ...
+def punch_hole(descriptor: int, offset: int, length: int) -> None: ...
+def payload_parts(reader: Reader, field: str, records: _Indices) -> NDArray[np.int64]: ...
+def damaged_payloads(reader: Reader, field: str, records: _Indices) -> NDArray[np.int64]: ...
 def open_snapshot(
     path: str | PathLike[str],
     access: str,

@@ -84,12 +84,14 @@ pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;
 pub use read::{
-    Access, ColumnBytes, Datum, Mapping, Ranges, Reader, Records, Shard, SnapshotId, Verify, largest_shape,
+    Access, ColumnBytes, CommitParts, Datum, Mapping, PayloadParts, Ranges, Reader, Records, Shard, SnapshotId, Verify,
+    largest_shape,
 };
 pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};
 pub use sys::files::most_open;
 pub use sys::page_cache::resident_bytes;
+pub use sys::punch_hole;
 pub use write::add_field::NewField;
 pub use write::compress::Packed;
 pub use write::value::Column;

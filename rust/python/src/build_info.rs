@@ -66,6 +66,7 @@ pub(crate) fn side_kinds<'py>(
     records: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let state = reader.get().state()?;
+    let _kept = reader.get().need(py, Some(&[field]), None, true)?;
     let kinds = py.detach(|| {
         let field = state.reader.field(field)?;
         state.reader.side_kinds(field, &state.reader.resolve(&records)?)

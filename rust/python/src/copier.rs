@@ -101,6 +101,7 @@ impl Copier {
     ) -> PyResult<()> {
         let (state, renumber) = (reader.get().state()?, renumbering(renumber));
         let run = first..first.saturating_add(count);
+        let _kept = reader.get().need(py, None, Some(&run.clone().collect::<Vec<_>>()), true)?;
         self.copy(py, progress, |copier, control| copier.copy_run(&state.reader, run, &renumber, control))
     }
 
@@ -116,6 +117,7 @@ impl Copier {
     ) -> PyResult<()> {
         let state = reader.get().state()?;
         let rows = positions(&rows, state.reader.len())?;
+        let _kept = reader.get().need(py, None, Some(&rows), true)?;
         self.copy(py, progress, |copier, control| copier.copy_rows(&state.reader, &rows, &[], control))
     }
 
@@ -197,6 +199,7 @@ pub(crate) fn stored_bytes<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let state = reader.get().state()?;
     let end = first.checked_add(count).ok_or_else(|| PyIndexError::new_err("the run is out of range"))?;
+    let _kept = reader.get().need(py, None, None, false)?;
     let bytes = py.detach(|| core_stored_bytes(&state.reader, first..end)).map_err(to_py)?;
     Ok(int64_array(py, bytes))
 }

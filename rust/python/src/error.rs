@@ -77,7 +77,7 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
             let text = text.split(" (os error").next().unwrap_or_default();
             let text = match source.kind() {
                 ErrorKind::NotFound if is_remote(&path) => {
-                    "remote paths are not read yet: copy the file to this machine, or mount its storage"
+                    "it is not a file of this machine: FastRecordDataset reads URLs (s3, gs, az, https, file)"
                 }
                 ErrorKind::NotFound if path.is_symlink() => {
                     "the link leads to a file that does not exist: remove the link, or create the file"

@@ -92,6 +92,10 @@ mod _core {
     #[pymodule_export]
     use crate::read::batch::{Batch, Payloads};
     #[pymodule_export]
+    use crate::read::parts::{
+        bring, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts, punch_hole,
+    };
+    #[pymodule_export]
     use crate::read::ragged::Arrays;
     #[pymodule_export]
     use crate::read::reader::Reader;

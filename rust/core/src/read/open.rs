@@ -42,7 +42,7 @@ impl Reader {
         let file = open_regular(path)?;
         let opening = Opening::new(path, file.as_ref())?;
         let footer = opening.newest()?;
-        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+        Self::load(path, path, access, threads, Arc::clone(&file), opening, footer)
     }
 
     /// Opens the same snapshot that another reader had.
@@ -50,7 +50,18 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`], and [`Error::Replaced`] if the path now holds another file.
     pub fn open_snapshot(path: &Path, access: Access, threads: Option<usize>, wanted: SnapshotId) -> Result<Self> {
-        let file = open_regular(path)?;
+        Self::open_snapshot_at(path, path, access, threads, wanted)
+    }
+
+    /// The same for a file that lies at `place` and is called `path`.
+    pub(crate) fn open_snapshot_at(
+        path: &Path,
+        place: &Path,
+        access: Access,
+        threads: Option<usize>,
+        wanted: SnapshotId,
+    ) -> Result<Self> {
+        let file = open_regular(place)?;
         let opening = Opening::new(path, file.as_ref())?;
         let replaced = |found: String| {
             let expected = format!("file {} at commit {}", hex(&wanted.file_id), wanted.commit);
@@ -61,11 +72,12 @@ impl Reader {
         }
         let footer = opening.footer_at(wanted.footer)?.filter(|f| f.commit == wanted.commit);
         let footer = footer.ok_or_else(|| replaced("the same file without that commit".to_owned()))?;
-        Self::load(path, access, threads, Arc::clone(&file), opening, footer)
+        Self::load(path, place, access, threads, Arc::clone(&file), opening, footer)
     }
 
     fn load(
         path: &Path,
+        place: &Path,
         access: Access,
         threads: Option<usize>,
         file: Arc<File>,
@@ -73,12 +85,13 @@ impl Reader {
         footer: Footer,
     ) -> Result<Self> {
         let commit = opening.load(footer)?;
-        Self::of_commit(path, access, threads, file, commit)
+        Self::of_commit(path, place, access, threads, file, commit)
     }
 
     /// A reader of a commit that has been found.
     pub(crate) fn of_commit(
         path: &Path,
+        place: &Path,
         access: Access,
         threads: Option<usize>,
         file: Arc<File>,
@@ -101,7 +114,7 @@ impl Reader {
             }
             Access::Pread => {
                 // Advice applies to one open file, so batches need their own.
-                let random = sys::open(OpenOptions::new().read(true), path).map_err(io)?;
+                let random = sys::open(OpenOptions::new().read(true), place).map_err(io)?;
                 if !same_file(&file, &random).map_err(io)? {
                     let (expected, found) = (format!("file {}", hex(&id)), "another file".to_owned());
                     return Err(Error::Replaced { path: path.to_owned(), expected, found });

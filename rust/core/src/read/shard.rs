@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 use crate::format::crc::crc32c;
@@ -13,7 +14,7 @@ use crate::read::snapshot::{Access, SnapshotId};
 /// One file of a data set, as its manifest names it (docs/manifest.md).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
-    /// Where the file is.
+    /// Where the file is, or what it is called if its bytes are at a `place`.
     pub path: PathBuf,
     /// The commit that belongs to the data set.
     pub snapshot: SnapshotId,
@@ -22,6 +23,8 @@ pub struct Shard {
     /// The checksum at the end of its footer: of the page without these 4 bytes. With them, the
     /// CRC-32C of all footers would be the same.
     pub footer_crc: u32,
+    /// Where a copy of the file is, if the file itself is elsewhere; set before it is opened.
+    pub place: OnceLock<PathBuf>,
 }
 
 impl Shard {
@@ -34,6 +37,9 @@ impl Shard {
     /// As [`Reader::open_snapshot`]; and [`Error::Replaced`] if the commit is another than the one
     /// that was named. The error names the way out.
     pub fn open(&self, access: Access, threads: Option<usize>) -> Result<Reader> {
+        if self.place.get().is_some() {
+            return self.open_named(access, threads); // what brought it has compared it with the manifest
+        }
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let renew = format!("`fastrecord manifest {}`", folder.display());
         self.open_named(access, threads).map_err(|error| match error {
@@ -50,7 +56,8 @@ impl Shard {
     }
 
     fn open_named(&self, access: Access, threads: Option<usize>) -> Result<Reader> {
-        let reader = Reader::open_snapshot(&self.path, access, threads, self.snapshot)?;
+        let place = self.place.get().unwrap_or(&self.path);
+        let reader = Reader::open_snapshot_at(&self.path, place, access, threads, self.snapshot)?;
         let mut page = [0; PAGE_LEN];
         let read = reader.file().read_exact_at(&mut page, self.snapshot.footer);
         read.map_err(|e| Error::io(&self.path, e))?;

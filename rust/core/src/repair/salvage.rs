@@ -106,7 +106,7 @@ impl Salvage {
         let file_length = opening.length;
         let directory = without_sides(&directory, &document);
         let commit = Commit { id, footer, directory, document, file_length };
-        let reader = Reader::of_commit(path, Access::Pread, threads, Arc::clone(&file), commit)?;
+        let reader = Reader::of_commit(path, path, Access::Pread, threads, Arc::clone(&file), commit)?;
         let of_blocks = lost_entries(&reader)?;
         let lost = runs(of_blocks.iter().map(|loss| loss.records.clone()).collect());
         losses.extend(of_blocks);

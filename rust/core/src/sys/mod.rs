@@ -199,6 +199,29 @@ pub(crate) fn start_writeback(file: &File, offset: u64, length: u64) {
     let _ = (file, offset, length);
 }
 
+/// Gives the space of a byte range back to the file system; the range then reads as zeros, and the
+/// file keeps its length.
+///
+/// # Errors
+/// System errors; for example, the file system has no holes.
+pub fn punch_hole(fd: RawFd, offset: u64, length: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: fallocate takes a descriptor and numbers, and no memory. A descriptor that is not
+        // open returns an error. Mappings of the range read zeros, never fault.
+        if unsafe { libc::fallocate(fd, mode, offset.cast_signed(), length.cast_signed()) } == 0 {
+            return Ok(());
+        }
+        Err(io::Error::last_os_error())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (fd, offset, length);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 /// Copies bytes from one file to another in the kernel; returns the number of bytes copied.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::common::{folder, options};
 use fastrecord_core::{
@@ -29,7 +29,8 @@ fn named(path: &Path) -> Shard {
     let reader = Reader::open(path, Access::Mmap, None).unwrap();
     let bytes = fs::read(path).unwrap();
     let footer_crc = crc32c_append(0, &bytes[bytes.len() - Shard::FOOTER as usize..bytes.len() - 4]);
-    let shard = Shard { path: path.to_owned(), snapshot: reader.snapshot(), records: reader.len(), footer_crc };
+    let (snapshot, records) = (reader.snapshot(), reader.len());
+    let shard = Shard { path: path.to_owned(), snapshot, records, footer_crc, place: OnceLock::new() };
     assert_eq!(shard.bytes(), bytes.len() as u64);
     shard
 }

@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod iterator;
 pub(crate) mod lists;
 pub(crate) mod out;
+pub(crate) mod parts;
 pub(crate) mod ragged;
 pub(crate) mod reader;
 pub(crate) mod reopen;

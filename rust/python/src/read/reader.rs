@@ -20,7 +20,7 @@ use crate::read::batch::Batch;
 use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
 use crate::read::reopen::reduced;
-use crate::read::state::ReaderState;
+use crate::read::state::{Place, ReaderState};
 use crate::read::unopened::Unopened;
 use crate::read::verify_report::report_dict;
 
@@ -87,7 +87,8 @@ impl Reader {
     /// A reader that opens its file when something is read from it.
     pub(crate) fn unopened(unopened: Arc<Unopened>) -> Self {
         let path = unopened.shard.path.clone();
-        Self { absolute: absolute(&path), path, held: Mutex::new(Held::Unopened(unopened)) }
+        let absolute = if unopened.is_remote() { path.clone() } else { absolute(&path) };
+        Self { absolute, path, held: Mutex::new(Held::Unopened(unopened)) }
     }
 
     fn held(&self) -> Held {
@@ -110,6 +111,25 @@ impl Reader {
             Held::Unopened(unopened) => Ok(Some(unopened)),
             Held::Closed => Err(self.closed_error()),
         }
+    }
+
+    /// Has values brought here from where the file lies, if that is elsewhere; see [`Unopened::need`].
+    pub(crate) fn need(
+        &self,
+        py: Python<'_>,
+        fields: Option<&[&str]>,
+        records: Option<&[u64]>,
+        payloads: bool,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        match self.held() {
+            Held::Unopened(unopened) => unopened.need(py, fields, records, payloads),
+            Held::Open(_) | Held::Closed => Ok(None),
+        }
+    }
+
+    /// Returns where values go: to copies if views of them would not last.
+    fn place(&self, copy: bool) -> Place {
+        Place::from(copy || matches!(self.held(), Held::Unopened(unopened) if unopened.passing))
     }
 
     fn snapshot(&self) -> PyResult<SnapshotId> {
@@ -159,7 +179,9 @@ impl Reader {
     /// default at the first read.
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
-        state.row(py, state.record(record)?)
+        let record = state.record(record)?;
+        let _kept = self.need(py, None, Some(&[record]), true)?;
+        state.row(py, record, self.place(false))
     }
 
     /// Iterate over all records, in the form of `reader[i]`.
@@ -183,7 +205,8 @@ impl Reader {
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let record = state.record(record)?;
-        state.value(py, state.field(field)?, record, state.verify(verify), copy.into())
+        let _kept = self.need(py, Some(&[field]), Some(&[record]), true)?;
+        state.value(py, state.field(field)?, record, state.verify(verify), self.place(copy))
     }
 
     /// Return all values of a scalar field, shape (N,), read-only.
@@ -195,6 +218,7 @@ impl Reader {
     /// `copy`, it is a copy, made once.
     #[pyo3(signature = (name, *, copy = false))]
     fn column<'py>(&self, py: Python<'py>, name: &str, copy: bool) -> PyResult<Bound<'py, PyAny>> {
+        let _kept = self.need(py, Some(&[name]), None, false)?;
         self.state()?.column(py, name, copy.into())
     }
 
@@ -209,6 +233,7 @@ impl Reader {
         indices: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
+        let _kept = self.need(py, Some(&[field]), None, false)?;
         let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
         let lengths = py.detach(|| state.reader.lengths(field, &records)).map_err(to_py)?;
         Ok(int64_array(py, lengths))
@@ -233,6 +258,7 @@ impl Reader {
         indices: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
+        let _kept = self.need(py, Some(&[field]), None, false)?;
         let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
         let checksums = py.detach(|| state.reader.checksums(field, &records)).map_err(to_py)?;
         Ok(PyArray1::from_vec(py, checksums).into_any())
@@ -246,6 +272,7 @@ impl Reader {
     /// stored size. "ratio" is "bytes" divided by "stored", or None without values.
     fn compression<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
+        let _kept = self.need(py, None, None, false)?;
         let dict = PyDict::new(py);
         for (position, field) in state.reader.schema().iter() {
             let Some(compression) = &field.compression else { continue };
@@ -285,7 +312,9 @@ impl Reader {
     ) -> PyResult<Batch> {
         let state = self.state()?;
         let records = state.records(indices)?;
-        let batch = state.batch(py, records, fields.as_deref(), state.verify(verify), copy.into())?;
+        let names: Option<Vec<&str>> = fields.as_ref().map(|names| names.iter().map(String::as_str).collect());
+        let _kept = self.need(py, names.as_deref(), Some(&records), true)?;
+        let batch = state.batch(py, records, fields.as_deref(), state.verify(verify), self.place(copy))?;
         deliver(py)?;
         Ok(batch)
     }
@@ -320,7 +349,9 @@ impl Reader {
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let (reader, verify) = (&state.reader, state.verify(verify));
-        let (records, field) = (state.records(indices)?, state.field(field)?);
+        let records = state.records(indices)?;
+        let _kept = self.need(py, Some(&[field]), Some(&records), true)?;
+        let field = state.field(field)?;
         check_out(out, &reader.schema()[field].kind, records.len())?;
         let starts = with_writable(out, |bytes| {
             without_gil(py, |control| reader.read_batch_into(field, &records, bytes, verify, control))
@@ -333,7 +364,9 @@ impl Reader {
     /// their size in bytes.
     fn prefetch(&self, py: Python<'_>, indices: &Bound<'_, PyAny>, field: &str) -> PyResult<u64> {
         let state = self.state()?;
-        let (records, field) = (state.records(indices)?, state.field(field)?);
+        let records = state.records(indices)?;
+        let _kept = self.need(py, Some(&[field]), Some(&records), true)?;
+        let field = state.field(field)?;
         without_gil(py, |control| state.reader.prefetch(field, &records, control))
     }
 
@@ -371,6 +404,7 @@ impl Reader {
     #[pyo3(signature = (*, progress = None, deep = false))]
     fn verify<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>, deep: bool) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
+        let _kept = self.need(py, None, None, true)?;
         let reader = &state.reader;
         let total = reader.bytes();
         follow(py)?;

@@ -98,10 +98,10 @@ impl ReaderState {
     }
 
     /// Returns a record as a dict of all fields.
-    pub(crate) fn row<'py>(&self, py: Python<'py>, record: u64) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn row<'py>(&self, py: Python<'py>, record: u64, place: Place) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         for (field, definition) in self.reader.schema().iter() {
-            dict.set_item(&definition.name, self.value(py, field, record, self.verify, Place::View)?)?;
+            dict.set_item(&definition.name, self.value(py, field, record, self.verify, place)?)?;
         }
         Ok(dict)
     }

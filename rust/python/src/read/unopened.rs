@@ -3,13 +3,14 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use fastrecord_core::{Access, Shard, SnapshotId, Verify, from_hex, hex, most_open};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::convert::indices::int64_array;
 use crate::convert::verify::Check;
 use crate::error::to_py;
 use crate::logging::{delivered, follow};
@@ -29,6 +30,10 @@ pub(crate) struct Unopened {
     pub(crate) shard: Arc<Shard>,
     pub(crate) access: Access,
     pub(crate) verify: Verify,
+    /// What brings the file's parts to `shard.path`, if the file itself lies elsewhere.
+    supply: Option<Py<PyAny>>,
+    /// Whether values may be given up after they were read, so that views of them would change.
+    pub(crate) passing: bool,
     state: Mutex<Weak<ReaderState>>,
 }
 
@@ -39,6 +44,7 @@ impl Unopened {
             return Ok(state);
         }
         Python::attach(|py| {
+            self.bring_head(py)?;
             follow(py)?;
             let reader = py.detach(|| self.shard.open(self.access, None)).map_err(to_py);
             let state = ReaderState::new(py, delivered(py, reader)?, self.verify)?;
@@ -50,6 +56,46 @@ impl Unopened {
             drop(closed); // unmapping takes time
             Ok(state)
         })
+    }
+
+    /// Has what opening reads brought here, if the file lies elsewhere.
+    fn bring_head(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(supply) = &self.supply else { return Ok(()) };
+        if self.shard.place.get().is_none() {
+            let place: PathBuf = supply.call_method0(py, "open")?.extract(py)?;
+            // Another thread may have set the same place.
+            let _ = self.shard.place.set(place);
+        }
+        Ok(())
+    }
+
+    /// Has values brought here from where the file lies. What it returns is kept until they have been
+    /// read: as long as it lives, they stay here.
+    ///
+    /// Without `records`, all are meant; without `payloads`, only the columns of the fields.
+    pub(crate) fn need(
+        &self,
+        py: Python<'_>,
+        fields: Option<&[&str]>,
+        records: Option<&[u64]>,
+        payloads: bool,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let Some(supply) = &self.supply else { return Ok(None) };
+        self.bring_head(py)?;
+        let records = records.map(|records| int64_array(py, records.to_vec()));
+        supply.call_method1(py, "need", (fields.map(<[_]>::to_vec), records, payloads)).map(Some)
+    }
+
+    /// Has values brought for one who reads all records in the end.
+    pub(crate) fn bring(&self, py: Python<'_>, fields: Vec<String>, records: Py<PyAny>) -> PyResult<()> {
+        let Some(supply) = &self.supply else { return Ok(()) };
+        self.bring_head(py)?;
+        supply.call_method1(py, "bring", (fields, records)).map(drop)
+    }
+
+    /// Whether the file lies elsewhere.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.supply.is_some()
     }
 
     /// Closes the file, except for views of it.
@@ -76,10 +122,13 @@ impl Drop for Unopened {
 ///     path: The file.
 ///     access, verify: As in `Reader`.
 ///     file_id, commit, records, bytes, footer_crc: What the manifest says of it.
+///     supply: Brings parts of the file to `path` before they are read, if it lies elsewhere
+///         (`fastrecord.store`).
 ///
 /// Raises:
 ///     ValueError: a file id is not 32 hexadecimal digits.
 #[pyfunction]
+#[pyo3(signature = (path, access, verify, file_id, commit, records, bytes, footer_crc, supply = None))]
 #[allow(clippy::too_many_arguments)] // the columns of a manifest
 pub(crate) fn open_shard(
     path: PathBuf,
@@ -90,14 +139,24 @@ pub(crate) fn open_shard(
     records: u64,
     bytes: u64,
     footer_crc: u32,
+    supply: Option<Py<PyAny>>,
 ) -> PyResult<Reader> {
     let access = access_from(access)?;
     let Some(file_id) = from_hex(file_id) else {
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
     };
+    let passing = |supply: &Py<PyAny>| Python::attach(|py| supply.getattr(py, "passing")?.extract::<bool>(py));
+    let passing = supply.as_ref().map(passing).transpose()?.unwrap_or(false);
     let snapshot = SnapshotId { file_id, commit, footer: bytes.saturating_sub(Shard::FOOTER) };
-    let shard = Arc::new(Shard { path, snapshot, records, footer_crc });
-    Ok(Reader::unopened(Arc::new(Unopened { shard, access, verify: verify.0, state: Mutex::default() })))
+    let shard = Arc::new(Shard { path, snapshot, records, footer_crc, place: OnceLock::new() });
+    Ok(Reader::unopened(Arc::new(Unopened {
+        shard,
+        access,
+        verify: verify.0,
+        supply,
+        passing,
+        state: Mutex::default(),
+    })))
 }
 
 impl Unopened {
@@ -111,7 +170,8 @@ impl Unopened {
         let (open, shard) = (py.import("fastrecord._core")?.getattr("open_shard")?, &*self.shard);
         let verify = Check(self.verify).object(py)?;
         let (id, commit) = (hex(&shard.snapshot.file_id), shard.snapshot.commit);
-        let of = (path.as_os_str(), access, verify, id, commit, shard.records, shard.bytes(), shard.footer_crc);
+        let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
+        let of = (path.as_os_str(), access, verify, id, commit, shard.records, shard.bytes(), shard.footer_crc, supply);
         Ok((open, of.into_pyobject(py)?))
     }
 }

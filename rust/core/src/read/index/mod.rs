@@ -75,6 +75,12 @@ impl Index {
         &self.columns[self.by_field[field.position()].0]
     }
 
+    /// All columns of a field.
+    pub(crate) fn of_field(&self, field: FieldIndex) -> &[Column] {
+        let (first, parts) = self.by_field[field.position()];
+        &self.columns[first..first + usize::from(parts)]
+    }
+
     pub(crate) fn columns(&self) -> &[Column] {
         &self.columns
     }
