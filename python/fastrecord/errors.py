@@ -118,6 +118,14 @@ class Code(StrEnum):
     BAD_MANIFEST = ("FR210", CorruptFileError,
         "a `dataset.json` is damaged, or breaks a rule of [its format](manifest.md)",
         "remove it, and `fastrecord manifest` makes another from the shards")
+    STORE = ("FR211", FastRecordError,
+        "an object store refuses a request, or does not answer after many attempts",
+        "check the URL, the credentials, endpoint and region, and the network; "
+        "`fastrecord doctor URL` measures it")
+    CACHE = ("FR212", FastRecordError,
+        "the local cache of an object store is too small for what is read at once, or its folder "
+        "holds something else",
+        "give it more space (`cache_size=`), or a folder of its own")
 
     # 3: damage
     CORRUPT = ("FR301", CorruptFileError,
@@ -368,7 +376,7 @@ class Code(StrEnum):
         "the format of a source is not known",
         "name it with `--format`")
     NO_LIBRARY = ("FR751", FastRecordError,
-        "a library is not installed: of a format, of `--data zmq`, or of `fastrecord.ray`",
+        "a library is not installed: of a format, of `--data zmq`, of object stores, or of `fastrecord.ray`",
         "the pip line in the message")
     SOURCE = ("FR752", FastRecordError,
         "a source of another format is damaged, cut short, or not what its format demands",
@@ -453,9 +461,10 @@ def system_text(error: OSError) -> str:
     if error.filename is None or not error.strerror:
         return str(error)
     # The core adds this itself for the files that it opens.
-    remote = isinstance(error, FileNotFoundError) and "://" in str(error.filename) and "remote" not in error.strerror
-    reason = "remote paths are not read yet: copy the file to this machine, or mount its storage" if remote else None
-    return f"{error.filename}: {reason or error.strerror}"
+    found = not isinstance(error, FileNotFoundError) or error.strerror.startswith(("it is", "does not"))
+    remote = "://" in str(error.filename) and not found
+    reason = "it is not a file of this machine: FastRecordDataset reads URLs (s3, gs, az, https, file)"
+    return f"{error.filename}: {reason if remote else error.strerror}"
 
 
 def codes_of(messages: list[str]) -> list[str | None]:

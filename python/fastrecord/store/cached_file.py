@@ -1,0 +1,719 @@
+"""`CachedFile`: a local copy of a file in an object store, of which only some parts are here.
+
+The copy is a sparse file: each part lies at its own offset, and the rest are holes. Beside it, the
+marks: a byte for each part. A part is the columns of one field, or one payload of one record. Its
+byte is set only after the part's checksums were compared, so a process may be killed at any time:
+what it was writing does not count. The file of the marks is made once the head is here, which is
+what opening reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fastrecord._core import (
+    CorruptFileError,
+    FastRecordError,
+    Reader,
+    check_field,
+    commit_parts,
+    crc32c,
+    damaged_payloads,
+    field_parts,
+    open_shard,
+    payload_fields,
+    payload_parts,
+    punch_hole,
+)
+from fastrecord.errors import Code
+from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
+from fastrecord.store.marks import (
+    BAD,
+    BUSY,
+    COUNT,
+    HERE,
+    MAGIC,
+    ONCE,
+    OPENING,
+    Marks,
+    Part,
+    etag_of,
+    first_page,
+    is_checked,
+    marks_of,
+    open_shared,
+    set_checked,
+    set_etag,
+    set_session,
+    write_whole,
+)
+from fastrecord.store.requests import PAGE, PART, Store, at_once, is_forked
+from fastrecord.store.stretches import Numbers, Stretches, grouped, lacking, merged, pairs_of, total
+
+# What is read from the end of a file at first: its columns, if it is not large.
+_TAIL = 64 << 10
+_BYTES_PER_RECORD = 56
+_MOST_TAIL = 32 << 20
+# Gaps that are read too, because a request for each side costs more.
+_GAP = 64 << 10
+# Who needs all records in the end asks for all that lie in the same run of so many bytes.
+_RUN = 2 << 20
+_MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of memory each
+# A part whose checksum differs is asked for again so many times.
+_ATTEMPTS = 3
+_TOUCH_SECONDS = 5.0
+# Seconds between two looks whether all parts are here.
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Head:
+    """What has been read of a file already: its first page, its end, and its ETag."""
+
+    first: bytes
+    tail: bytes
+    etag: str | None
+
+
+class Traffic:
+    """Counts bytes of a store's files.
+
+    Attributes:
+        brought: Brought from the store.
+        found: Of payloads that were here already when a loader asked for them.
+    """
+
+    def __init__(self) -> None:
+        self.brought = self.found = 0
+        self._lock = threading.Lock()
+
+    def add(self, *, brought: int = 0, found: int = 0) -> None:
+        """Count bytes."""
+        with self._lock:
+            self.brought += brought
+            self.found += found
+
+    def after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+
+class CachedFile:
+    """A local copy of a shard; closed when nothing refers to it.
+
+    Args:
+        store: Where the shard lies.
+        shard: What the manifest says of it.
+        place: The sparse file; None for one without a name, which is gone with this object.
+        reserve: Called with bytes before they are written; makes room for them. Below 0 it takes
+            back what was not needed.
+        traffic: Counts what is brought and found.
+        session: The session of the cache; who opens a copy in it may use it until it ends.
+        head: What has been read of it already.
+        base: A copy in a cache that cannot be written to: its parts are taken from there.
+
+    Attributes:
+        store, shard, place: As given.
+    """
+
+    _descriptor = _base = -1
+
+    def __init__(
+        self,
+        store: Store,
+        shard: Part,
+        place: str | None,
+        reserve: Callable[[int], None],
+        traffic: Traffic,
+        *,
+        session: int = 0,
+        head: Head | None = None,
+        base: str | None = None,
+    ) -> None:
+        self.store, self.shard, self.place = store, shard, place
+        self._reserve, self._traffic, self._session = reserve, traffic, session
+        self._head, self._base_place = head, base
+        self._lock = threading.RLock()
+        self._turns = threading.Condition()
+        self._claimed: Stretches = []  # by threads of this process
+        self._reader: Reader | None = None
+        self._marks: Marks | None = None
+        self._base_marks: Marks | None = None
+        self._fields: list[str] = []
+        self._payload_fields: list[str] = []
+        self._all_parts: dict[str, Numbers] = {}
+        # Of fields: all sizes; and the generation of the cache in which all their parts were here.
+        self._sizes: dict[tuple[str, ...], Numbers] = {}
+        self._whole: dict[tuple[str, ...] | None, int] = {}
+        self._looked = self._touched = 0.0
+
+    def __del__(self) -> None:
+        for descriptor in (self._descriptor, self._base):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @property
+    def where(self) -> str:
+        """The file's URL."""
+        return self.store.where(self.shard.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this object has opened the copy."""
+        return self._marks is not None
+
+    @property
+    def payload_fields(self) -> list[str]:
+        """The names of the fields whose values are payloads."""
+        self.open()
+        return self._payload_fields
+
+    @property
+    def _known_marks(self) -> Marks:
+        self.open()
+        if self._marks is None:
+            raise AssertionError
+        return self._marks
+
+    def open(self) -> str:
+        """Bring what opening reads; return the path of the copy."""
+        if self._marks is None:
+            with self._lock:
+                if self.is_open:
+                    pass  # another thread was quicker
+                elif self.place is None:
+                    self._open_unnamed()
+                else:
+                    self._open_named(self.place)
+        return self.place if self.place is not None else f"/proc/self/fd/{self._descriptor}"
+
+    def need(
+        self,
+        fields: Sequence[str] | None,
+        records: Numbers | None,
+        *,
+        payloads: bool = True,
+        whole: bool = False,
+        count: bool = False,
+    ) -> None:
+        """Bring parts that are not here.
+
+        Args:
+            fields: Names of fields, or of columns such as "image.width"; None: all.
+            records: Record numbers, int64 (N,); None: all.
+            payloads: Whether payloads are needed, or columns only.
+            whole: Whether all records are needed in the end: then neighbours come in larger runs.
+            count: Count as found what is here already.
+
+        Raises:
+            FastRecordError: the store does not answer, or has another file.
+            CorruptFileError: a column is damaged in the store.
+        """
+        marks = self._known_marks
+        self._touch()
+        names = self._known(fields)
+        if columns := [name for name in names if not marks[self._field_mark(name)]]:
+            self._bring_columns(columns)
+        if payloads:
+            every = np.arange(self.shard.records) if records is None else np.unique(records)
+            for name in names:
+                if name in self._payload_fields:
+                    missing = every[marks[self._first_mark(name) + every] == 0]
+                    if count:
+                        here = np.setdiff1d(every, missing, assume_unique=True)
+                        self._traffic.add(found=int(self.sizes([name])[here].sum()))
+                    if len(missing):
+                        self._bring_payloads(name, self._with_neighbours(name, missing) if whole else missing)
+
+    def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
+        """Return whether parts are here; the arguments are those of `need`."""
+        marks = self._marks
+        if marks is None:
+            return False
+        every: Any = slice(None) if records is None else records
+        for name in self._known(fields):
+            if not marks[self._field_mark(name)]:
+                return False
+            first = self._first_mark(name)
+            if payloads and first and not marks[first : first + self.shard.records][every].all():
+                return False
+        return True
+
+    def is_whole(self, fields: tuple[str, ...] | None, generation: int) -> bool:
+        """Return whether all parts of fields are known to be here. Quick, so it may know it a little late.
+
+        Args:
+            fields: Their names; None: all.
+            generation: The generation of the cache that is held.
+        """
+        if self._whole.get(fields) == generation:
+            return True
+        now = time.monotonic()
+        if now < self._looked + _LOOK_SECONDS:
+            return False
+        self._looked = now
+        if not self.has(fields, None):
+            return False
+        self._whole[fields] = generation
+        self._all_parts.clear()
+        return True
+
+    def sizes(self, fields: Sequence[str]) -> Numbers:
+        """Return the bytes of each record's payloads of some fields, int64 (records,)."""
+        key = tuple(fields)
+        found = self._sizes.get(key)
+        if found is None:
+            self.need(fields, None, payloads=False)
+            found = np.zeros(self.shard.records, np.int64)
+            for name in self._known(fields):
+                if name in self._payload_fields:
+                    parts = self._every_part(name)
+                    found += parts[:, 1] + parts[:, 3]
+            self._sizes[key] = found
+        return found
+
+    def forget(self, fields: Sequence[str], records: Numbers) -> None:
+        """Mark payloads as not here; `free` gives back their space once none reads them any more."""
+        marks = self._known_marks
+        for name in self._known(fields):
+            if name in self._payload_fields:
+                marks[self._first_mark(name) + records] = 0
+
+    def free(self, fields: Sequence[str], records: Numbers) -> int:
+        """Give back the space of payloads that are not marked as here; return their bytes."""
+        freed = 0
+        marks = self._known_marks
+        for name in self._known(fields):
+            if name in self._payload_fields and marks[self._field_mark(name)]:
+                with self._claim(merged(pairs_of(self._parts(name, records)), _GAP)):
+                    freed += self._punch_unmarked(name, records)
+        return freed
+
+    def here(self, name: str) -> Numbers:
+        """Return the records whose payloads of a field are here, int64 (N,)."""
+        marks, first = self._known_marks, self._first_mark(name)
+        return np.flatnonzero(marks[first : first + self.shard.records])
+
+    def after_fork(self) -> None:
+        """Replace locks that another thread of the parent may have held."""
+        self._lock, self._turns = threading.RLock(), threading.Condition()
+        self._claimed = []
+
+    def _known(self, fields: Sequence[str] | None) -> list[str]:
+        """Return the fields that columns belong to; a reader reports names that do not exist."""
+        if fields is None:
+            return self._fields
+        plain = dict.fromkeys(name if name in self._fields else name.rpartition(".")[0] for name in fields)
+        return [name for name in plain if name in self._fields]
+
+    def _field_mark(self, field: str) -> int:
+        return PAGE + self._fields.index(field)
+
+    def _first_mark(self, field: str) -> int:
+        """Return the place of the mark of record 0; 0 for a field without payloads."""
+        if field not in self._payload_fields:
+            return 0
+        return PAGE + len(self._fields) + self._payload_fields.index(field) * self.shard.records
+
+    def _touch(self) -> None:
+        """Note when the copy was last used: changes through a mapping do not."""
+        now = time.monotonic()
+        if self.place is not None and now > self._touched + _TOUCH_SECONDS:
+            self._touched = now
+            with suppress(OSError):
+                os.utime(marks_of(self.place))
+
+    @contextmanager
+    def _claim(self, stretches: Stretches) -> Iterator[None]:
+        """Keep other threads and processes from bringing or freeing the same bytes.
+
+        The stretches ascend, so nobody waits in a circle.
+        """
+        taken: Stretches = []
+        try:
+            for offset, length in stretches:
+                with self._turns:
+                    while any(offset < at + size and at < offset + length for at, size in self._claimed):
+                        self._turns.wait()
+                    self._claimed.append((offset, length))
+                    taken.append((offset, length))
+                if self.place is not None:
+                    lock(self._descriptor, offset, length)
+            yield
+        finally:
+            if self.place is not None:
+                for offset, length in taken:
+                    unlock(self._descriptor, offset, length)
+            with self._turns:
+                for one in taken:
+                    self._claimed.remove(one)
+                self._turns.notify_all()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count this process among those that bring parts: what a killed one has left shows by the count."""
+        if self.place is None:
+            yield  # it ends with this process
+            return
+        self._count(1)
+        yield
+        # Not after an error: what was written without a mark counts as left by a killed one.
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        marks = self._known_marks
+        with self._lock, locked(self._descriptor, COUNT):
+            marks[BUSY] = min(255, max(0, int(marks[BUSY]) + change))
+
+    def _once(self, is_done: Callable[[], bool], work: Callable[[], Any]) -> None:
+        """Do what one process does for all; others wait."""
+        pause = pauses()
+        while not is_done():
+            if try_lock(self._descriptor, ONCE):
+                try:
+                    if not is_done():
+                        work()
+                finally:
+                    unlock(self._descriptor, ONCE)
+            else:
+                pause()
+
+    def _open_unnamed(self) -> None:
+        with tempfile.TemporaryFile(prefix="fastrecord-") as file:
+            self._descriptor = os.dup(file.fileno())
+        self._open_base()
+        content = self._bring_head()
+        shared = mmap.mmap(-1, len(content))  # forked children see each other's marks
+        shared[:] = content
+        self._use_marks(shared)
+
+    def _open_named(self, place: str) -> None:
+        while True:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            try:
+                self._descriptor = open_shared(place)
+            except PermissionError:  # another user's: it is used as it is
+                self._base_place, self.place = place, None
+                self._open_unnamed()
+                return
+            lock(self._descriptor, OPENING, shared=True)
+            # Who needed its space may have removed it meanwhile.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._descriptor), os.stat(place)):
+                    break
+        try:
+            path = marks_of(place)
+            self._once(partial(os.path.exists, path), partial(self._begin, path))
+            with open(path, "r+b") as file:
+                self._use_marks(mmap.mmap(file.fileno(), 0))
+        finally:
+            unlock(self._descriptor, OPENING)
+
+    def _begin(self, path: str) -> None:
+        """Bring the head of a new copy."""
+        self._reserve(self._tail() + PAGE)
+        write_whole(path, self._bring_head())
+
+    def _open_base(self) -> None:
+        """Open a copy that can only be read, if there is one."""
+        if self._base_place is None:
+            return
+        with suppress(OSError):
+            with open(marks_of(self._base_place), "rb") as file:
+                content = file.read()
+            if content.startswith(MAGIC):
+                self._base = os.open(self._base_place, os.O_RDONLY | os.O_CLOEXEC)
+                self._base_marks = np.frombuffer(content, np.uint8)
+
+    def _tail(self) -> int:
+        """Return how much of the end of the file is read at first."""
+        return min(self.shard.bytes, tail_bytes(self.shard.records))
+
+    def _bring_head(self) -> bytes:
+        """Bring what opening reads; return the first marks."""
+        shard, size = self.shard, self.shard.bytes
+        os.ftruncate(self._descriptor, size)
+        if size <= PAGE:
+            raise self._other("it is shorter than a commit")
+        if self._base_marks is not None:
+            return self._base_head(self._base_marks)
+        head, self._head = self._head or self._ask_head(), None
+        here = [(0, len(head.first)), (size - len(head.tail), len(head.tail))]
+        if crc32c(head.tail[-PAGE:-4]) != shard.footer_crc:
+            raise self._other("its footer is another")
+        self._traffic.add(brought=total(here))
+        _write_at(self._descriptor, head.first, 0)
+        _write_at(self._descriptor, head.tail, size - len(head.tail))
+        file_id, commit, _, *rest = commit_parts(self.where, head.first, head.tail[-PAGE:], size - PAGE)
+        if (file_id, commit) != (shard.file_id, shard.commit):
+            raise self._other(f"it is file {file_id} at commit {commit}")
+        self._fetch(lacking(here, rest), head.etag, parallel=True)
+        here += rest
+        reader = self._open_reader()
+        fields = list(reader.schema)
+        columns = np.zeros(len(fields), np.uint8)
+        for at, name in enumerate(fields):
+            if not lacking(here, field_parts(reader, name)):
+                with suppress(CorruptFileError):  # it is asked for again
+                    check_field(reader, name)
+                    columns[at] = HERE
+        start = size - len(head.tail)
+        payloads = [
+            self._within_tail(name, start) if columns[fields.index(name)] else bytes(shard.records)
+            for name in payload_fields(reader)
+        ]
+        return b"".join((first_page(shard, head.etag).tobytes(), columns.tobytes(), *payloads))
+
+    def _within_tail(self, name: str, start: int) -> bytes:
+        """Return the marks of payloads: those are here that lie behind `start`, and those without a byte."""
+        marks = np.zeros(self.shard.records, np.uint8)
+        if len(marks) <= _MOST_RECORDS:
+            value, size, side, more = self._parts(name, np.arange(len(marks))).T
+            here = np.flatnonzero(((value >= start) | (size == 0)) & ((side >= start) | (more == 0)))
+            marks[np.delete(here, damaged_payloads(self._open_reader(), name, here))] = HERE
+        return marks.tobytes()
+
+    def _base_head(self, marks: Marks) -> bytes:
+        """Take over all but the payloads of a copy that can only be read."""
+        tail = self._tail()
+        rest: Stretches = [(0, PAGE), (self.shard.bytes - tail, tail)]
+        self._copy_base(rest)
+        first, footer = (os.pread(self._base, PAGE, at) for at in (0, self.shard.bytes - PAGE))
+        _, _, _, *others = commit_parts(self.where, first, footer, self.shard.bytes - PAGE)
+        self._copy_base(others)
+        fields = list(self._open_reader().schema)
+        here = marks[: PAGE + len(fields)].copy()
+        for at, name in enumerate(fields):
+            if here[PAGE + at]:
+                self._copy_base(field_parts(self._open_reader(), name))
+        return here.tobytes() + bytes(len(marks) - len(here))
+
+    def _copy_base(self, stretches: Sequence[tuple[int, int]]) -> None:
+        for offset, length in stretches:
+            while length:
+                done = os.copy_file_range(self._base, self._descriptor, min(length, 1 << 30), offset, offset)
+                if not done:
+                    raise self._other("its copy in the cache is shorter")
+                offset, length = offset + done, length - done
+
+    def _ask_head(self) -> Head:
+        """Read the first page and the end of the file, side by side."""
+        name, size, tail = self.shard.name, self.shard.bytes, self._tail()
+        first, last = at_once(partial(self.store.get, name, 0, PAGE), partial(self.store.get, name, size - tail, tail))
+        if last.size < size or len(last.data) != tail:
+            raise self._other(f"it has {last.size:,} bytes, not {size:,}")
+        if first.etag != last.etag:
+            raise self._other("it changed while it was opened")
+        return Head(bytes(first.data), bytes(last.data), first.etag)
+
+    def _use_marks(self, mapped: mmap.mmap) -> None:
+        reader = self._open_reader()
+        self._fields, self._payload_fields = list(reader.schema), payload_fields(reader)
+        marks = np.frombuffer(mapped, np.uint8)
+        expected = PAGE + len(self._fields) + len(self._payload_fields) * self.shard.records
+        if len(marks) != expected or marks[: len(MAGIC)].tobytes() != MAGIC:
+            place = self.place or ""
+            raise Code.CACHE.error(f"{marks_of(place)}: is not what this version writes: remove the cache's folder")
+        marks[PAGE:][marks[PAGE:] == BAD] = 0  # the store may have it whole by now
+        set_session(marks, self._session)
+        self._once(partial(is_checked, marks), partial(self._check_again, marks))
+        self._marks = marks
+
+    def _check_again(self, marks: Marks) -> None:
+        """Check all parts: the machine was started anew, and may have lost what was not on the disk."""
+        reader = self._open_reader()
+        for name in self._fields:
+            first = self._first_mark(name)
+            here = np.flatnonzero(marks[first : first + self.shard.records]) if first else None
+            if not marks[self._field_mark(name)]:
+                continue
+            try:
+                check_field(reader, name)
+                if here is not None:
+                    marks[first + here[damaged_payloads(reader, name, here)]] = 0
+            except CorruptFileError:
+                marks[self._field_mark(name)] = 0
+                if here is not None:
+                    marks[first + here] = 0
+        set_checked(marks)
+
+    def clear(self) -> None:
+        """Give back what a killed process had written without a mark; no process reads the copy."""
+        marks = self._known_marks
+        for name in self._payload_fields:
+            if marks[self._field_mark(name)]:  # else its end of the file may be shared with others, and is small
+                self._punch_unmarked(name, np.arange(self.shard.records))
+        marks[BUSY] = 0
+
+    def _punch_unmarked(self, name: str, records: Numbers) -> int:
+        """Give back the space of payloads that are not here; return their bytes."""
+        gone = records[self._known_marks[self._first_mark(name) + records] == 0]
+        pairs = pairs_of(self._parts(name, gone))
+        for offset, length in merged(pairs, 0):
+            start, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
+            if end > start:
+                with suppress(OSError):  # a file system without holes keeps the space
+                    punch_hole(self._descriptor, start, end - start)
+        return int(pairs[:, 1].sum())
+
+    def _open_reader(self) -> Reader:
+        if self._reader is None:
+            shard, here = self.shard, _Here(self.place or f"/proc/self/fd/{self._descriptor}")
+            about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
+            self._reader = open_shard(self.where, "mmap", False, *about, here)
+        return self._reader
+
+    def _bring_columns(self, names: Sequence[str]) -> None:
+        marks, reader = self._known_marks, self._open_reader()
+        for name in names:
+            stretches = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            at, reserved, used = self._field_mark(name), total(stretches), 0
+            self._reserve(reserved)
+            try:
+                with self._counted(), self._claim(stretches):
+                    if not marks[at]:  # else another process has brought it
+                        self._until_sound(stretches, partial(check_field, reader, name))
+                        marks[at] = HERE
+                        used = reserved
+            finally:
+                self._reserve(used - reserved)
+
+    def _bring_payloads(self, name: str, records: Numbers) -> None:
+        parts = self._parts(name, records)
+        # Before parts are claimed: making room may need to claim parts of other files.
+        self._reserve(int(pairs_of(parts)[:, 1].sum()))
+        # The helper of a forked child takes one call at a time, and makes its requests side by side.
+        groups = [np.arange(len(records))] if is_forked() else grouped(parts, _GAP, PART)
+        if len(groups) == 1:
+            self._bring_group(name, records, parallel=True)
+        else:
+            at_once(*(partial(self._bring_group, name, records[group]) for group in groups))
+
+    def _bring_group(self, name: str, records: Numbers, *, parallel: bool = False) -> None:
+        """Bring payloads for which space is reserved."""
+        marks, reader, first = self._known_marks, self._open_reader(), self._first_mark(name)
+        pairs, used = pairs_of(self._parts(name, records)), 0
+        try:
+            with self._counted(), self._claim(merged(pairs, _GAP)):
+                wanted = records = records[marks[first + records] == 0]
+                if self._base_marks is not None:
+                    self._take_base(name, records)
+                    records = records[marks[first + records] == 0]
+                for _ in range(_ATTEMPTS):
+                    self._download(merged(pairs_of(self._parts(name, records)), _GAP), parallel=parallel)
+                    damaged = damaged_payloads(reader, name, records)
+                    marks[first + np.delete(records, damaged)] = HERE
+                    records = records[damaged]
+                    if not len(records):
+                        break
+                # What is damaged in the store itself is reported by who reads it, by record.
+                marks[first + records] = BAD
+                used = int(pairs_of(self._parts(name, wanted))[:, 1].sum())
+        finally:
+            self._reserve(used - int(pairs[:, 1].sum()))
+
+    def _take_base(self, name: str, records: Numbers) -> None:
+        """Copy payloads from a copy that can only be read."""
+        marks, base, first = self._known_marks, self._base_marks, self._first_mark(name)
+        if base is None:
+            return
+        records = records[base[first + records] == HERE]
+        self._copy_base(merged(pairs_of(self._parts(name, records)), 0))
+        # Its owner may have given them up since.
+        marks[first + np.delete(records, damaged_payloads(self._open_reader(), name, records))] = HERE
+
+    def _until_sound(self, stretches: Stretches, check: Callable[[], Any]) -> None:
+        """Download, and again if a checksum differs: a proxy may have damaged it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._download(stretches, parallel=True)
+            try:
+                check()
+                return
+            except CorruptFileError:
+                if attempt == _ATTEMPTS:
+                    raise
+
+    def _download(self, stretches: Stretches, *, parallel: bool) -> None:
+        marks = self._known_marks
+        etag = etag_of(marks)
+        try:
+            self._fetch(stretches, etag, parallel=parallel)
+        except FastRecordError as error:
+            if error.code != Code.REPLACED:
+                raise
+            # The same shard may have been sent again.
+            footer = self.store.get(self.shard.name, self.shard.bytes - PAGE, PAGE)
+            here = os.pread(self._descriptor, PAGE, self.shard.bytes - PAGE)
+            if footer.etag == etag or footer.etag is None or bytes(footer.data) != here:
+                raise
+            set_etag(marks, footer.etag)
+            self._fetch(stretches, footer.etag, parallel=parallel)
+
+    def _fetch(self, stretches: Stretches, etag: str | None, *, parallel: bool) -> None:
+        if stretches:
+            place = self.place or f"/proc/{os.getpid()}/fd/{self._descriptor}"
+            self.store.download(self.shard.name, stretches, place, etag, parallel=parallel)
+            self._traffic.add(brought=total(stretches))
+
+    def _with_neighbours(self, name: str, records: Numbers) -> Numbers:
+        """Return also the records that are not here and lie in the same runs of bytes."""
+        marks = self._known_marks
+        if self.shard.records > _MOST_RECORDS:
+            return records
+        runs = self._every_part(name)[:, 0] // _RUN
+        wanted = np.zeros(int(runs.max()) + 1, np.bool_)
+        wanted[runs[records]] = True
+        first = self._first_mark(name)
+        return np.flatnonzero(wanted[runs] & (marks[first : first + self.shard.records] == 0))
+
+    def _every_part(self, name: str) -> Numbers:
+        if name not in self._all_parts:
+            self._all_parts[name] = self._parts(name, np.arange(self.shard.records))
+        return self._all_parts[name]
+
+    def _parts(self, name: str, records: Numbers) -> Numbers:
+        return payload_parts(self._open_reader(), name, records).reshape(-1, 4)
+
+    def _other(self, what: str) -> Exception:
+        return Code.REPLACED.error(
+            f"{self.where}: is not the shard that the manifest names: {what}: `fastrecord manifest` renews it"
+        )
+
+
+class _Here:
+    """A supply of which everything is here already."""
+
+    passing = False
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def open(self) -> str:
+        return self._place
+
+    def need(self, *_: Any) -> None:
+        return None
+
+
+def tail_bytes(records: int) -> int:
+    """Return how much of the end of a file of so many records is read at first."""
+    return max(_TAIL, min(_MOST_TAIL, records * _BYTES_PER_RECORD))
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view, at = memoryview(data), 0
+    while at < len(view):
+        at += os.pwrite(descriptor, view[at:], offset + at)

@@ -1,0 +1,62 @@
+"""`locked`: locks on bytes of a file, which end with the process that holds them.
+
+They belong to an open file description (fcntl(2), F_OFD_SETLK), so one held by a killed process is
+never left behind, and closing another descriptor of the file does not drop it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+def try_lock(descriptor: int, start: int, count: int = 1, *, shared: bool = False) -> bool:
+    """Lock bytes of a file; return False if another holder is in the way."""
+    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, 0, start, count, 0))
+    except OSError as err:
+        if err.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def lock(descriptor: int, start: int, count: int = 1, *, shared: bool = False) -> None:
+    """Lock bytes of a file; wait for them, so that Ctrl-C ends the wait."""
+    pause = pauses()
+    while not try_lock(descriptor, start, count, shared=shared):
+        pause()
+
+
+def unlock(descriptor: int, start: int, count: int = 1) -> None:
+    """Unlock bytes of a file."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, 0, start, count, 0))
+
+
+@contextmanager
+def locked(descriptor: int, start: int, *, shared: bool = False) -> Iterator[None]:
+    """Hold a byte of a file; wait for it."""
+    lock(descriptor, start, shared=shared)
+    try:
+        yield
+    finally:
+        unlock(descriptor, start)
+
+
+def pauses() -> Callable[[], None]:
+    """Return what waits a little between two attempts, longer each time."""
+    seconds = 0.0005
+
+    def pause() -> None:
+        nonlocal seconds
+        time.sleep(seconds)
+        seconds = min(2 * seconds, 0.02)
+
+    return pause

@@ -1,0 +1,374 @@
+"""`Store`: the requests that a folder of an object store answers, retried and checked.
+
+Everything that talks to the network is in this module. It uses obstore, whose threads do not survive
+a fork: in a forked child, requests are made by a helper process (`helper`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache, partial
+from typing import Any, TypeVar
+
+from fastrecord._core import FastRecordError
+from fastrecord.errors import Code
+from fastrecord.store.threads import Threads
+
+_T = TypeVar("_T")
+
+# Bytes of a page of a .frec file.
+PAGE = 4096
+# Requests in flight at once, for all stores of a process.
+PARALLEL = 16
+# Bytes of one request, at most. Large enough that latency costs little, small enough that many run
+# side by side.
+PART = 8 << 20
+# Attempts at a request whose answer was cut short or wrong; those that fail otherwise are retried by
+# obstore, for `_RETRY_SECONDS`.
+_ATTEMPTS = 5
+_RETRY_SECONDS = 180
+_TIMEOUT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Bytes of an object.
+
+    Attributes:
+        data: The bytes asked for; fewer where the object ends.
+        size: Bytes of the whole object.
+        etag: What changes when the object is replaced; None if the store has no such thing.
+    """
+
+    data: Any
+    size: int
+    etag: str | None
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of an object store.
+
+    Attributes:
+        url: Its URL, without a slash at its end.
+        options: Arguments of `obstore.store.from_url`, such as `region`, `endpoint` or `skip_signature`.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Store:
+        """Return the store of a URL."""
+        return cls(url.rstrip("/"), dict(options or {}))
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def get(self, name: str, start: int = 0, length: int | None = None, *, etag: str | None = None) -> Answer:
+        """Return bytes of an object.
+
+        Args:
+            name: Its name in the folder.
+            start: The first byte; below 0 it counts from the end.
+            length: Bytes; None: to the end.
+            etag: Raise an error if the object has another one.
+
+        Raises:
+            FileNotFoundError: the object does not exist.
+            FastRecordError: it has been replaced, or the store does not answer.
+        """
+        return _where_it_works(_get, self, name, start, length, etag)
+
+    def get_changed(self, name: str, etag: str | None) -> Answer | None:
+        """Return an object, or None if it still has an ETag.
+
+        Raises:
+            FileNotFoundError, FastRecordError: as in `get`.
+        """
+        return _where_it_works(_get_changed, self, name, etag)
+
+    def download(
+        self,
+        name: str,
+        stretches: Sequence[tuple[int, int]],
+        place: str,
+        etag: str | None,
+        *,
+        parallel: bool = True,
+    ) -> None:
+        """Copy bytes of an object to the same places of a file.
+
+        Args:
+            name: The object.
+            stretches: (offset, length) of each run of bytes.
+            place: The file.
+            etag: As in `get`.
+            parallel: Make requests side by side, if there are several.
+
+        Raises:
+            FileNotFoundError, FastRecordError: as in `get`. OSError: the file cannot be written.
+        """
+        _where_it_works(_download, self, name, list(stretches), place, etag, parallel)
+
+    def put(self, name: str, content: Any, *, mode: str | Mapping[str, str | None] = "overwrite") -> None:
+        """Write an object: it is there as a whole, or not at all.
+
+        Args:
+            name: The object.
+            content: Its bytes, or a `pathlib.Path`, which is sent in parts.
+            mode: "overwrite", "create", or {"e_tag": ...} of the object that it replaces.
+
+        Raises:
+            FileExistsError: it exists, or has been replaced by another, against `mode`.
+            FastRecordError: the store does not answer.
+        """
+        _where_it_works(_put, self, name, content, mode)
+
+    def footer(self, name: str, end: int) -> bytes | None:
+        """Return the page of a .frec file that ends at a byte; None if it is not there, or shorter."""
+        try:
+            return bytes(self.get(name, max(0, end - PAGE), PAGE).data)
+        except FileNotFoundError:
+            return None
+        except FastRecordError:
+            if self.get(name, 0, 1).size >= end:
+                raise
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is such an object."""
+        try:
+            self.get(name, 0, 1)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self) -> list[tuple[str, int]]:
+        """Return the name and bytes of each object in the folder, without those in folders below."""
+        return _where_it_works(_list, self)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects."""
+        _where_it_works(_delete, self, list(names))
+
+    def where(self, name: str) -> str:
+        """Return the URL of an object."""
+        return f"{self.url}/{name}"
+
+
+# The process whose obstore has threads.
+_process: int | None = None
+
+
+def _where_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function here, or in the helper process of a forked child."""
+    if not is_forked():
+        return function(*arguments)
+    from fastrecord.store.helper import helper
+
+    return helper().call(function, *arguments)  # type: ignore[no-any-return]
+
+
+def is_forked() -> bool:
+    """Return whether this process is the fork of one that has made requests: a helper makes those of this one."""
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    return _process != os.getpid()
+
+
+def _obstore() -> Any:
+    try:
+        import obstore
+    except ImportError as err:
+        raise Code.NO_LIBRARY.error(
+            f"object stores need the package obstore: {err}: `pip install 'fastrecord[cloud]'`"
+        ) from err
+    return obstore
+
+
+@cache
+def _opened(store: Store) -> Any:
+    """Return obstore's own store."""
+    obstore = _obstore()
+    options = dict(store.options)
+    if not store.url.startswith("file:"):
+        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=_RETRY_SECONDS)})
+        options["client_options"] = {"timeout": _TIMEOUT} | dict(options.get("client_options") or {})
+        if store.url.startswith("http:") or _endpoint(options).startswith("http:"):
+            options["client_options"].setdefault("allow_http", True)
+    try:
+        return obstore.store.from_url(store.url, **options)
+    except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
+        raise ValueError(f"{store.url}: {_first_line(err)}") from None
+
+
+def _endpoint(options: Mapping[str, Any]) -> str:
+    found = [options.get(name) for name in ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")]
+    found += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
+    return str(next(filter(None, found), ""))
+
+
+@cache
+def _threads(process: int) -> Threads:
+    del process  # a forked child has threads of its own
+    return Threads(PARALLEL, "fastrecord-store")
+
+
+def at_once(*calls: Callable[[], _T]) -> list[_T]:
+    """Return what several calls return, made side by side."""
+    futures = [submit(call) for call in calls]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:  # after an error
+            future.cancel()
+
+
+def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:
+    """Call a function on one of the threads for requests."""
+    return _threads(os.getpid()).submit(function, *arguments)
+
+
+def _get(store: Store, name: str, start: int, length: int | None, etag: str | None) -> Answer:
+    wanted: dict[str, Any] = {}
+    if start < 0:
+        wanted["range"] = {"suffix": -start}
+    elif length is not None:
+        wanted["range"] = (start, start + length)
+    elif start:
+        wanted["range"] = {"offset": start}
+    if etag is not None and not etag.startswith("W/"):
+        wanted["if_match"] = etag  # a weak one never matches
+
+    def ask() -> Answer:
+        result = _obstore().get(_opened(store), name, options=wanted)
+        data, meta = result.bytes(), result.meta
+        first, end = result.range
+        if len(data) != end - first or (start >= 0 and first != start):
+            raise _ShortError(f"{len(data):,} bytes came of {end - first:,}")
+        found = meta.get("e_tag")
+        if etag is not None and found is not None and found != etag:
+            raise _replaced(store, name)
+        return Answer(data, meta["size"], found)
+
+    return _asked(store, name, ask)
+
+
+def _get_changed(store: Store, name: str, etag: str | None) -> Answer | None:
+    if etag is None:
+        return _get(store, name, 0, None, None)
+
+    def ask() -> Answer | None:
+        obstore = _obstore()
+        try:
+            result = obstore.get(_opened(store), name, options={"if_none_match": etag})
+        except obstore.exceptions.NotModifiedError:
+            return None
+        data, meta = result.bytes(), result.meta
+        if len(data) != meta["size"]:
+            raise _ShortError(f"{len(data):,} bytes came of {meta['size']:,}")
+        return Answer(data, meta["size"], meta.get("e_tag"))
+
+    return _asked(store, name, ask)
+
+
+class _ShortError(Exception):
+    """An answer that does not have the bytes it should have."""
+
+
+def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
+    """Make a request, again if its answer is cut short; translate its errors."""
+    errors = _obstore().exceptions
+    where = store.where(name)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "does not exist in the store", where) from None
+        except (errors.PreconditionError, errors.NotModifiedError):
+            raise _replaced(store, name) from None
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as err:
+            raise Code.STORE.error(
+                f"{where}: the store refuses access: {_first_line(err)}: check the credentials and the region"
+            ) from None
+        except (_ShortError, errors.BaseError, OSError) as err:
+            if attempt == _ATTEMPTS:
+                raise Code.STORE.error(f"{where}: the store does not answer: {_first_line(err)}") from None
+            # Exponential back-off with full jitter, so that many clients do not return at once.
+            time.sleep(random.uniform(0, 0.1 * 2**attempt))
+    raise AssertionError
+
+
+def _download(
+    store: Store, name: str, stretches: Sequence[tuple[int, int]], place: str, etag: str | None, parallel: bool
+) -> None:
+    copies = [
+        partial(_copy, store, name, start, min(PART, offset + length - start), place, etag)
+        for offset, length in stretches
+        for start in range(offset, offset + length, PART)
+    ]
+    if parallel and len(copies) > 1:
+        at_once(*copies)
+        return
+    for copy in copies:
+        copy()
+
+
+def _copy(store: Store, name: str, start: int, length: int, place: str, etag: str | None) -> None:
+    # Opened before the request: a copy that is late must not write to what a name stands for by then.
+    descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        answer = _get(store, name, start, length, etag)
+        if len(answer.data) != length:
+            raise Code.STORE.error(f"{store.where(name)}: has only {answer.size:,} bytes: it has been cut short")
+        view, at = memoryview(answer.data), 0
+        while at < length:
+            at += os.pwrite(descriptor, view[at:], start + at)
+    finally:
+        os.close(descriptor)
+
+
+def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None]) -> None:
+    obstore = _obstore()
+    kind: Any = mode if isinstance(mode, str) else dict(mode)
+    try:
+        obstore.put(_opened(store), name, content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
+    except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+        raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
+    except (obstore.exceptions.BaseError, OSError) as err:
+        raise Code.STORE.error(f"{store.where(name)}: cannot be written: {_first_line(err)}") from None
+
+
+def _list(store: Store) -> list[tuple[str, int]]:
+    def ask() -> list[tuple[str, int]]:
+        found = _obstore().list_with_delimiter(_opened(store))
+        return sorted((entry["path"], entry["size"]) for entry in found["objects"])
+
+    return _asked(store, "", ask)
+
+
+def _delete(store: Store, names: Sequence[str]) -> None:
+    for name in names:
+        with suppress(FileNotFoundError):
+            _obstore().delete(_opened(store), name)
+
+
+def _replaced(store: Store, name: str) -> Exception:
+    return Code.REPLACED.error(
+        f"{store.where(name)}: has been replaced since this process began to read it: start again, and it reads the "
+        "new one"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

@@ -1,0 +1,216 @@
+"""`Source` and `Supply`: bring what a reader of a remote shard is about to read. The core calls them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrecord._core import commit_parts, crc32c
+from fastrecord.errors import Code
+from fastrecord.store.cache import Cache, Hold
+from fastrecord.store.cached_file import CachedFile, Head, tail_bytes
+from fastrecord.store.marks import Part
+from fastrecord.store.requests import PAGE, Store, at_once
+
+# What others give up meanwhile is brought again so many times, before a cache counts as too small.
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How URLs are read.
+
+    Attributes:
+        folder: The cache's folder; None: without a cache.
+        limit: Bytes of the cache at most.
+        options: As in `Store`.
+    """
+
+    folder: str | None = None
+    limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def source(self, url: str) -> Source:
+        """Return the source of a folder."""
+        return Source(url, self.options, self.folder, self.limit)
+
+
+class Source:
+    """A folder of an object store, and the cache that its shards are read through.
+
+    Pickles as its settings; another process opens the cache anew.
+
+    Args:
+        url: The folder.
+        options: As in `Store`.
+        folder: The cache's folder; None: copies last as long as this process reads the data set.
+        limit: Bytes of the cache at most.
+
+    Attributes:
+        store: The folder's requests.
+        folder, limit: As given.
+    """
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, folder: str | None = None, limit: int | None = None
+    ) -> None:
+        self.store = Store.of(url, options)
+        self.folder, self.limit = folder, limit
+        self._kept: Supply | None = None
+
+    @property
+    def cache(self) -> Cache:
+        """The cache, opened at first use in each process."""
+        return _cache_of(self.folder, self.limit, _forks if self.folder is not None else 0)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a manifest.
+
+        Raises:
+            FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
+        """
+        return self.cache.manifest(self.store.where(name), partial(self.store.get_changed, name))
+
+    def keep(self, supply: Supply) -> None:
+        """Keep what was read of a shard as long as this object lives."""
+        self._kept = supply
+
+    def examine(self, name: str) -> Supply:
+        """Return the supply of a shard of which nothing is known, by two requests.
+
+        Raises:
+            FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a
+            commit. FastRecordError: the store does not answer.
+        """
+        get, where = self.store.get, self.store.where(name)
+        first, last = at_once(partial(get, name, 0, PAGE), partial(get, name, -tail_bytes(0)))
+        page, tail = bytes(first.data), bytes(last.data)
+        if first.etag != last.etag:
+            raise Code.REPLACED.error(f"{where}: changed while it was opened: open it again")
+        file_id, commit, records, *_ = commit_parts(where, page, tail[-PAGE:], last.size - PAGE)
+        shard = Part(name, file_id, commit, records, last.size, crc32c(tail[-PAGE:-4]))
+        return Supply(self, shard, Head(page, tail, first.etag))
+
+    def supply(self, name: str, *about: Any) -> Supply:
+        """Return the supply of a shard: its name, and the other attributes of `Part`."""
+        return Supply(self, Part(name, *about))
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes brought from the store, and found in the cache, by this process."""
+        traffic = self.cache.traffic(self.store)
+        return traffic.brought, traffic.found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source) and self.__getstate__() == other.__getstate__()
+
+    def __hash__(self) -> int:
+        return hash(self.store)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.store, self.folder, self.limit
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.store, self.folder, self.limit = state
+        self._kept = None
+
+
+class Supply:
+    """Brings parts of one shard.
+
+    Args:
+        source: Where it lies, and its cache.
+        shard: What is known of it.
+        head: What has been read of it already; not pickled.
+    """
+
+    def __init__(self, source: Source, shard: Part, head: Head | None = None) -> None:
+        self.source, self.shard, self._head = source, shard, head
+        self._file: CachedFile | None = None  # one without a name: it lasts as long as this
+
+    @property
+    def passing(self) -> bool:
+        """Whether values may be given up after they were read."""
+        return self.source.folder is not None
+
+    @property
+    def file(self) -> CachedFile:
+        """The local copy."""
+        if self._file is not None:
+            return self._file
+        file = self.source.cache.file(self.source.store, self.shard, self._head)
+        if file.place is None:
+            self._file = file
+        return file
+
+    def open(self) -> str:
+        """Bring what opening reads; return where the copy is."""
+        file = self.file
+        place, self._head = file.open(), None
+        return place
+
+    def need(self, fields: Sequence[str] | None, records: NDArray[np.int64] | None, payloads: bool) -> Hold:
+        """Bring values; they stay as long as the result lives."""
+        cache, file = self.source.cache, self.file
+        hold = cache.hold()
+        if file.is_whole(None if fields is None else tuple(fields), hold.generation):
+            return hold
+        hold.release()
+        return hold_all(cache, [(file, fields, records, payloads)])
+
+    def bring(self, fields: Sequence[str], records: NDArray[np.int64]) -> None:
+        """Bring values, and what lies beside them, for one who reads all records in the end."""
+        self.file.need(fields, records, whole=self.source.limit is None, count=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self.shard)
+
+
+_Wanted = tuple[CachedFile, Sequence[str] | None, NDArray[np.int64] | None, bool]
+
+
+def hold_all(cache: Cache, wanted: Sequence[_Wanted]) -> Hold:
+    """Return a hold under which all values are here: of files, fields, records, with payloads or without.
+
+    Raises:
+        FastRecordError: the cache is too small; the store does not answer.
+    """
+    for _ in range(_ROUNDS):
+        hold = cache.hold()
+        lacking = [one for one in wanted if not one[0].has(*one[1:3], payloads=one[3])]
+        if not lacking:
+            return hold
+        hold.release()
+        for file, fields, records, payloads in lacking:
+            file.need(fields, records, payloads=payloads)
+    raise Code.CACHE.error(
+        f"{cache.folder}: values are given up before they are read: give the cache more space (cache_size)"
+    )
+
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+    for known in _UNNAMED:
+        known.after_fork()
+
+
+os.register_at_fork(after_in_child=_count_fork)
+_UNNAMED: list[Cache] = []
+
+
+@cache
+def _cache_of(folder: str | None, limit: int | None, forks: int) -> Cache:
+    del forks  # a forked child has locks of its own
+    made = Cache(folder, limit)
+    if folder is None:
+        _UNNAMED.append(made)
+    return made

@@ -1,0 +1,59 @@
+"""`Threads`: threads for calls that may wait long, which nothing waits for at the end of a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+
+class Threads:
+    """A fixed number of threads, each started when it is needed.
+
+    Those of `concurrent.futures` are joined at exit: Ctrl-C would wait for a store that does not answer.
+
+    Args:
+        count: Threads at most.
+        name: What they are called.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = self._busy = 0
+
+    def submit(self, function: Callable[..., _T], *arguments: Any) -> Future[_T]:
+        """Call a function on one of the threads."""
+        future: Future[_T] = Future()
+        with self._lock:
+            self._busy += 1
+            start = self._busy > self._started and self._started < self._count
+            self._started += start
+        self._queue.put((future, function, arguments))
+        if start:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        return future
+
+    def end(self) -> None:
+        """End the threads after the calls that they have."""
+        with self._lock:
+            for _ in range(self._started):
+                self._queue.put(None)
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            future, function, arguments = work
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*arguments))
+                except BaseException as error:  # noqa: BLE001 - who waits for the future raises it
+                    future.set_exception(error)
+            with self._lock:
+                self._busy -= 1
+            del work, future, function, arguments  # an idle thread keeps nothing alive
