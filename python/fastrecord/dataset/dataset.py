@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from fastrecord._core import FastRecordError, Reader, stored_bytes
-from fastrecord.checks import choice
+from fastrecord.checks import byte_count, choice
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import SampleReader
@@ -28,6 +28,7 @@ from fastrecord.store.plan import CachePlan
 
 if TYPE_CHECKING:
     from fastrecord.dataset.mix import Mixture
+    from fastrecord.store.supply import Remote
 
 _CHUNK = 4096
 # `labels_lie_in_runs` compares this many neighbours, at this many places.
@@ -59,6 +60,7 @@ class FastRecordDataset(Dataset[Any]):
             form one data set. Files of a folder or pattern are sorted; a sequence keeps its order.
             If a folder has a `dataset.json`, the data set is the shards that it names, in its
             order, at the commits it names (docs/manifest.md); a shard is opened when it is read.
+            URLs (s3, gs, az, https, file) name such folders, or single files (docs/stores.md).
             The `snapshots` of a data set open its files at those commits, even if they have grown
             since; otherwise files are opened at their newest commits.
         transform: Called with each image (with `bytes` if `decode=None`); in fields mode with each
@@ -88,6 +90,12 @@ class FastRecordDataset(Dataset[Any]):
         allow_incomplete: Accept unfinished files, incomplete shard sets, and files that together
             hold a record twice.
         access: "mmap", or "pread" to map nothing.
+        cache: A folder on this machine for what is read of URLs (docs/stores.md). All processes and
+            jobs share it. None: what was read is kept until the process ends.
+        cache_size: Bytes that the cache keeps at most, such as `"500GiB"` or a number. None: as many
+            as the data sets have.
+        store_options: Arguments of `obstore.store.from_url` for URLs, such as `region`, `endpoint`,
+            or `skip_signature`. Without them, credentials come from where that library finds them.
 
     Attributes:
         transform, target_transform: As given; may be replaced at any time.
@@ -122,6 +130,9 @@ class FastRecordDataset(Dataset[Any]):
         verify: bool | Literal["once"] = "once",
         allow_incomplete: bool = False,
         access: str = "mmap",
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        store_options: Mapping[str, Any] | None = None,
     ) -> None:
         if decode is not None and not isinstance(decode, Decoding):
             choice("decode", decode, ("pil", "native"), ("a fastrecord.Decoding", "None"))
@@ -132,7 +143,7 @@ class FastRecordDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.decode = decode
         self.verify = verify
-        shards = Shards.open(path, access, verify)
+        shards = Shards.open(path, access, verify, _remote(cache, cache_size, store_options))
         readers = shards.readers
         self.paths = [os.fspath(reader.path) for reader in readers]
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
@@ -607,6 +618,25 @@ class FastRecordDataset(Dataset[Any]):
                 head = f"    {title}: "
                 lines.append(head + repr(transform).replace("\n", "\n" + " " * len(head)))
         return "\n".join(lines)
+
+
+def _remote(
+    folder: str | os.PathLike[str] | None, size: int | str | None, options: Mapping[str, Any] | None
+) -> Remote | None:
+    """Return how URLs are read; None for the defaults.
+
+    Raises:
+        ValueError: `cache_size` is no size, or is given without `cache`.
+    """
+    if folder is None and size is None and options is None:
+        return None
+    from fastrecord.store.supply import Remote
+
+    if folder is None and size is not None:
+        raise ValueError("cache_size is the size of a cache: give its folder too, cache=")
+    place = None if folder is None else os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    limit = None if size is None else byte_count("cache_size", size)
+    return Remote(place, limit, dict(options or {}))
 
 
 class Samples(Sequence[tuple[str, Any]]):

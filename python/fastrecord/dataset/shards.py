@@ -11,23 +11,29 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import Reader, open_shard, open_snapshot
-from fastrecord.dataset.manifest import NAME, Manifest, read_manifest
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
 from fastrecord.errors import Code
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
+from fastrecord.store import is_url
+
+if TYPE_CHECKING:  # what needs no store does without it
+    from fastrecord.store.supply import Remote, Source, Supply
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 
 _PAGE = 4096
 # What a snapshot needs to open its file.
 _SNAPSHOT = ("path", "file_id", "commit", "bytes")
+# What a manifest says of a shard before it is opened.
+_ABOUT = ("name", "file_id", "commit", "records", "bytes", "footer_crc")
 
 # A file, and its snapshot if given.
 Found: TypeAlias = tuple[str, Mapping[str, Any] | None]
@@ -38,12 +44,14 @@ class Named:
     """The shards that a folder's manifest names.
 
     Attributes:
-        folder: The folder, absolute.
+        folder: The folder, absolute, or its URL.
         manifest: Its manifest.
+        source: Brings the shards, if they are in an object store.
     """
 
     folder: str
     manifest: Manifest
+    source: Source | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -51,14 +59,16 @@ class Named:
         return [f"{self.folder}/{name}" for name in self.manifest.columns["name"]]
 
 
-def find_sets(paths: Paths) -> list[Found | Named]:
+def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]:
     """Return the files that an argument names, those with a manifest together.
 
     Args:
         paths: A file, a folder (the shards that its `dataset.json` names, in that order; without
             one its `*.frec` files, sorted), a `dataset.json`, a glob pattern (sorted; `**` works),
             or a sequence of these, whose order is kept. In a sequence, a file may also be a
-            snapshot: an item of `Shards.snapshots`.
+            snapshot: an item of `Shards.snapshots`. A URL names a folder with a `dataset.json`, or
+            one file.
+        remote: How URLs are read.
 
     Raises:
         FileNotFoundError: nothing is there, or a folder or pattern holds no file.
@@ -66,14 +76,17 @@ def find_sets(paths: Paths) -> list[Found | Named]:
         CorruptFileError: a `dataset.json` is damaged.
     """
     if isinstance(paths, (str, os.PathLike)):
-        return _find(paths)
+        return _find(paths, remote)
     files: list[Found | Named] = []
     for path in paths:
         if not isinstance(path, Mapping):
-            files += _find(path)
+            files += _find(path, remote)
             continue
         if lacking := [key for key in _SNAPSHOT if key not in path]:
             raise ValueError(f"a snapshot has the keys {', '.join(_SNAPSHOT)}, but this one has no {lacking[0]!r}")
+        if is_url(path["path"]):
+            files.append(_find_url(path["path"], remote, path))
+            continue
         files.append((_absolute(path["path"]), path))
     if not files:
         raise ValueError("no path given: name at least one .frec file")
@@ -127,7 +140,53 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
-def _find(path: str | os.PathLike[str]) -> list[Found | Named]:
+def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | None = None) -> Named:
+    """Return the shards that a URL names, without opening them.
+
+    Raises:
+        FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
+    """
+    from fastrecord.store.supply import Remote
+
+    folder, _, name = url.rstrip("/").rpartition("/")
+    if not name.endswith(".frec"):
+        folder = folder if name == NAME else url.rstrip("/")
+        source = (remote or Remote()).source(folder)
+        try:
+            return Named(folder, Manifest.parse(source.read(NAME), f"{folder}/{NAME}"), source)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                error.errno,
+                f"does not exist: a data set in a store needs it; `fastrecord manifest {folder}` makes one",
+                f"{folder}/{NAME}",
+            ) from None
+    source = (remote or Remote()).source(folder)
+    entry, reader, supply = open_remote(source, name)
+    source.keep(supply)
+    if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _SNAPSHOT[1:]):
+        raise Code.REPLACED.error(f"{url}: is not the file, or not the commit, of the snapshot")
+    if not (reader.complete or snapshot):
+        raise Code.INCOMPLETE.error(f"{url}: incomplete: its packing stopped after {len(reader)} records")
+    return Named(folder, Manifest.of([entry], reader.schema), source)
+
+
+def open_remote(source: Source, name: str) -> tuple[ShardEntry, Reader, Supply]:
+    """Open a file of which nothing is known, in an object store; return how a manifest names it, and what reads it.
+
+    Raises:
+        FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a
+        commit. FastRecordError: the store does not answer.
+    """
+    supply = source.examine(name)
+    shard = supply.shard
+    about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
+    reader = open_shard(source.store.where(name), "mmap", False, *about, supply)
+    return ShardEntry(name, *about, class_names(reader)), reader, supply
+
+
+def _find(path: str | os.PathLike[str], remote: Remote | None = None) -> list[Found | Named]:
+    if is_url(path):
+        return [_find_url(os.fspath(path), remote)]
     if "://" in os.fspath(path) and not os.path.exists(path):
         return [(os.fspath(path), None)]  # the reader reports what is wrong with it
     name = _absolute(path)
@@ -207,13 +266,20 @@ class Shards:
         self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
 
     @classmethod
-    def open(cls, paths: Paths, access: str = "mmap", verify: bool | Literal["once"] = "once") -> Shards:
+    def open(
+        cls,
+        paths: Paths,
+        access: str = "mmap",
+        verify: bool | Literal["once"] = "once",
+        remote: Remote | None = None,
+    ) -> Shards:
         """Open files at their newest commits, or at snapshots.
 
         Args:
             paths: As for `find_sets`.
             access: "mmap" or "pread".
             verify: When payloads are checked, unless a call overrides it.
+            remote: How URLs are read.
 
         Raises:
             FileNotFoundError: nothing is at a path. CorruptFileError: not a valid .frec file.
@@ -221,7 +287,7 @@ class Shards:
         """
         members: list[Shards] = []
         files: list[Reader] = []
-        for part in find_sets(paths):
+        for part in find_sets(paths, remote):
             if not isinstance(part, Named):
                 files.append(open_file(*part, access, verify))
                 continue
@@ -330,6 +396,28 @@ class Shards:
     def named(self) -> Named | None:
         """The manifest that names all files; None without one, or if there are several."""
         return None if self._named is None else self._named[0]
+
+    @property
+    def sources(self) -> list[Source]:
+        """What brings shards that are in object stores."""
+        if self._members:
+            return [source for member in self._members for source in member.sources]
+        return [] if self._named is None or self._named[0].source is None else [self._named[0].source]
+
+    def supply(self, shard: int) -> Supply | None:
+        """Return what brings a file; None if it is on this machine.
+
+        Args:
+            shard: Its position in `readers`.
+        """
+        for member in self._members:
+            if shard < len(member.ends):
+                return member.supply(shard)
+            shard -= len(member.ends)
+        if self._named is None or self._named[0].source is None:
+            return None
+        columns = self._named[0].manifest.columns
+        return self._named[0].source.supply(*(columns[name][shard] for name in _ABOUT))
 
     @property
     def opened(self) -> tuple[Reader, ...]:
@@ -442,6 +530,7 @@ def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
 def _open_named(named: Named, access: str, verify: bool | Literal["once"]) -> Iterator[Reader]:
     """Return a reader of each shard; it opens the shard when something is read from it."""
     columns = named.manifest.columns
-    about = [columns[name] for name in ("file_id", "commit", "records", "bytes", "footer_crc")]
+    about = [columns[name] for name in _ABOUT]
+    supply = repeat(None) if named.source is None else map(named.source.supply, *about)
     # Nothing but the readers is made for each: there may be very many.
-    return map(open_shard, named.paths, repeat(access), repeat(verify), *about)
+    return map(open_shard, named.paths, repeat(access), repeat(verify), *about[1:], supply)
