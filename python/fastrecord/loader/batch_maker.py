@@ -6,9 +6,10 @@ Does not choose records, and knows neither images nor arrays.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, repeat
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,30 @@ from fastrecord.loader.stats import Clock
 from fastrecord.loader.unstacked import Columns, UnstackedFields
 
 Part: TypeAlias = slice | NDArray[np.int64]
+
+
+class Waiting(Protocol):
+    """Requests that are to be made."""
+
+    def is_ready(self) -> bool:
+        """Return whether `next` returns at once."""
+
+    def next(self) -> tuple[BatchRequest, Sequence[Any]] | None:
+        """Return the next request, and what keeps its values where they are; None at the end."""
+
+
+class _Here:
+    """Requests whose values are on this machine."""
+
+    def __init__(self, requests: Iterator[BatchRequest]) -> None:
+        self._requests = requests
+
+    def is_ready(self) -> bool:
+        return True
+
+    def next(self) -> tuple[BatchRequest, Sequence[Any]] | None:
+        request = next(self._requests, None)
+        return None if request is None else (request, ())
 
 
 class BatchMaker:
@@ -50,6 +75,7 @@ class BatchMaker:
         *,
         single: bool,
     ) -> None:
+        self._dataset = dataset
         self._fields, self.outputs, self._unstacked = dataset.fields, outputs, unstacked
         self._destination, self._prefetch, self._single = destination, prefetch, single
         self._only_stacked = not outputs.are_images and tuple(outputs.kinds) == dataset.fields
@@ -67,12 +93,22 @@ class BatchMaker:
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
-        waiting = source.groups(*self.outputs.group) if self._prefetch else iter(source)
+        requests = source.groups(*self.outputs.group) if self._prefetch else iter(source)
         pending: deque[Group] = deque()
+        with self._brought(requests, clock, pending) as waiting:
+            yield from self._groups(loading, waiting, pending, clock, skips)
+
+    def _groups(
+        self, loading: Loading, waiting: Waiting, pending: deque[Group], clock: Clock, skips: EpochSkips
+    ) -> Iterator[Iterable[tuple[BatchRequest, Part, Any]]]:
         while True:
-            while len(pending) <= self._prefetch and (request := next(waiting, None)) is not None:
+            # What is being made is handed out before this waits for a store.
+            while len(pending) <= self._prefetch and (not pending or waiting.is_ready()):
+                if (found := waiting.next()) is None:
+                    break
+                request, holds = found
                 fill = self.outputs.fill(loading, request, clock)
-                pending.append(Group(loading, request, self.outputs, self._destination, fill))
+                pending.append(Group(loading, request, self.outputs, self._destination, fill, holds))
             if not pending:
                 return
             group = pending.popleft()
@@ -83,6 +119,32 @@ class BatchMaker:
             upcoming = pending[0] if pending and self._destination.copies else None
             yield self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
             del group, upcoming  # frees the group's memory for a later one once its batches are gone
+
+    @contextmanager
+    def _brought(self, requests: Iterator[BatchRequest], clock: Clock, pending: deque[Group]) -> Iterator[Waiting]:
+        """Have what lies in object stores brought before it is read."""
+        sources = self._dataset.selection.shards.sources
+        if not sources:
+            yield _Here(requests)
+            return
+        from fastrecord.loader.ahead import Ahead  # what needs no store does without it
+
+        def let_go() -> None:
+            for group in list(pending):
+                group.let_go()
+
+        selection = self._dataset.selection
+        fields = self._fields or tuple(filter(None, (selection.label_field, *selection.extra_fields)))
+        ahead = Ahead(self._dataset, tuple(dict.fromkeys((*self.outputs.kinds, *fields))), requests, clock)
+        caches = [source.cache for source in sources]
+        for cache in caches:
+            cache.on_wait.append(let_go)
+        try:
+            yield ahead
+        finally:
+            ahead.close()
+            for cache in caches:
+                cache.on_wait.remove(let_go)
 
     def _stacked(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
         """Return the batches of a group that need no further step.

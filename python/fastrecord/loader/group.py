@@ -31,8 +31,9 @@ class Group:
         outputs: Outputs,
         destination: Destination,
         fill: Fill | None,
+        holds: Sequence[Any] = (),
     ) -> None:
-        self.request, self._destination, self._fill = request, destination, fill
+        self.request, self._destination, self._fill, self._holds = request, destination, fill, holds
         self.failures: Failures = []
         self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
         self._memory = destination.memory(self._kinds)
@@ -50,11 +51,21 @@ class Group:
         """Return whether `complete` would return without waiting for the threads."""
         return self._whole is not None or self._load.is_ready()
 
+    def let_go(self) -> None:
+        """Let the values go that are in the group's memory by now."""
+        if self.is_ready():
+            self._release()
+
+    def _release(self) -> None:
+        for hold in self._holds:
+            hold.release()
+
     def complete(self) -> None:
         """Wait for the group and start its copy to the device. A second call does nothing."""
         if self._whole is not None:
             return
         made, failures = self._load.wait()
+        self._release()
         whole = self._memory
         if whole is None:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Never, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastrecord._core import ArrayPlan, ImagePlan, default_threads
 from fastrecord.checks import flag, integer
@@ -161,6 +162,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._maker = self._make()
         self._plan: ArrayPlan | ImagePlan | None = self._maker.plan()
         self._clock = Clock()
+        self._traffic = _traffic(dataset)
         self._warned = False
         # Iterations in progress, each with its plan; and the counts of plans that were replaced.
         self._iterations: list[tuple[Any, ArrayPlan | ImagePlan]] = []
@@ -202,7 +204,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
-        fresh["_counted"] = np.zeros(_COUNTERS, np.int64)
+        fresh["_counted"], fresh["_traffic"] = np.zeros(_COUNTERS, np.int64), np.zeros(2, np.int64)
         return {**self.__dict__, **fresh}
 
     def __len__(self) -> int:
@@ -371,6 +373,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         plans = {id(plan): plan for plan in (self._plan, *(plan for _, plan in self._iterations)) if plan is not None}
         counted = sum((np.array(plan.counters(), np.int64) for plan in plans.values()), start=self._counted)
         records, _, reads, size, read, decode, resize = counted.tolist()
+        downloaded, found = (_traffic(self._dataset) - self._traffic).tolist()
         return LoaderStats(
             records=records,
             images=records if self._maker.outputs.are_images else 0,
@@ -385,6 +388,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             decode_seconds=decode / 1e9,
             resize_seconds=resize / 1e9,
             wait_seconds=self._clock.waited,
+            bytes_downloaded=downloaded,
+            bytes_from_cache=found,
+            network_seconds=self._clock.network,
         )
 
     def __repr__(self) -> str:
@@ -502,6 +508,12 @@ def _geometries(
             raise Code.NO_FIELD.error(f"images= names {name!r}, which is not among the data set's fields")
         check_fields(dataset.selection.shards.distinct, name, None, ())
     return geometries  # type: ignore[return-value]  # all are geometries
+
+
+def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:
+    """Return the bytes that this process has brought from stores and found in caches, int64 (2,)."""
+    moved = [source.traffic() for source in dataset.selection.shards.sources]
+    return np.array([sum(brought for brought, _ in moved), sum(found for _, found in moved)], np.int64)
 
 
 def _default_threads() -> int:

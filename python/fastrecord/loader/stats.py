@@ -27,6 +27,9 @@ class LoaderStats:
         decode_seconds: Decoding, likewise.
         resize_seconds: Cropping, resizing and mirroring, likewise.
         wait_seconds: Time that the consumer waited for batches.
+        bytes_downloaded: Bytes that this process has brought from object stores, of the loader's files.
+        bytes_from_cache: Bytes of payloads that were in the cache when a batch needed them.
+        network_seconds: Time that the consumer waited for bytes from object stores.
     """
 
     records: int = 0
@@ -42,6 +45,9 @@ class LoaderStats:
     decode_seconds: float = 0.0
     resize_seconds: float = 0.0
     wait_seconds: float = 0.0
+    bytes_downloaded: int = 0
+    bytes_from_cache: int = 0
+    network_seconds: float = 0.0
 
     def __sub__(self, earlier: LoaderStats) -> LoaderStats:
         """Return the sums since `earlier`."""
@@ -111,10 +117,12 @@ class LoaderStats:
         by_pillow = f", {self.by_pillow} by Pillow" if self.by_pillow else ""
         arrays = self.records > self.images
         made = f"{self.records_per_second:.0f} records/s" if arrays else f"{self.images_per_second:.0f} images/s"
+        moved = self.bytes_downloaded + self.bytes_from_cache
+        network = f", {self.bytes_downloaded / 1e6:.0f} MB of {moved / 1e6:.0f} MB downloaded" if moved else ""
         return (
             f"{made}, {self.megabytes_per_second:.0f} MB/s, "
             f"{self.reads_per_second:.0f} reads/s on {self.threads} threads ({told}); "
-            f"consumer waited {100 * self.wait_share:.0f} %{by_pillow}{skipped}"
+            f"consumer waited {100 * self.wait_share:.0f} %{by_pillow}{skipped}{network}"
         )
 
 
@@ -124,7 +132,7 @@ class Clock:
     def __init__(self) -> None:
         self.batches = 0
         self.by_pillow = 0
-        self.waited = 0.0
+        self.waited = self.network = 0.0
         self._running = 0
         self._since = 0.0
         self._before = 0.0
@@ -153,3 +161,11 @@ class Clock:
             yield
         finally:
             self.waited += time.perf_counter() - start
+
+    @contextmanager
+    def waiting_for_network(self) -> Iterator[None]:
+        """Count the time of the block as waiting, for the network."""
+        before = self.waited
+        with self.waiting():
+            yield
+        self.network += self.waited - before
