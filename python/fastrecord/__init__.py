@@ -86,6 +86,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.operations.rewrite import merge as merge
     from fastrecord.operations.rewrite import shuffle as shuffle
     from fastrecord.operations.rewrite import split as split
+    from fastrecord.operations.transfer import copy as copy
     from fastrecord.pack.datasets import pack_dataset as pack_dataset
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
@@ -125,6 +126,7 @@ _LAZY = {
     "collate": "dataset.collate",
     "compact": "operations.rewrite",
     "concat": "dataset.dataset",
+    "copy": "operations.transfer",
     "mix": "dataset.mix",
     "diff_files": "diagnose.compare",
     "examine": "diagnose.doctor",

@@ -39,6 +39,7 @@ COMMANDS = [
     "shuffle",
     "index",
     "manifest",
+    "copy",
     "compact",
     "doctor",
     "bench",

@@ -37,6 +37,7 @@ _COMMANDS = {
     "shuffle": ("rewrite", "Write the records of a file in random order."),
     "index": ("index", "Add the crop index to the JPEGs of files."),
     "manifest": ("manifest", "Name the files of a folder as the shards of one data set."),
+    "copy": ("copy", "Copy a data set to an object store, or from there."),
     "compact": ("rewrite", "Rewrite a file without its unused bytes."),
     "doctor": ("doctor", "Report what makes loading slow or unsafe on this machine."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,6 +19,7 @@ from fastrecord.operations.writes.folder import CleanedFile, settle_dead
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
+from fastrecord.store import is_url
 
 _PAGE = 4096
 _Show = Callable[[int, int], object]
@@ -118,7 +119,11 @@ class FoundShard:
 
 
 def write_manifest(
-    folder: str | os.PathLike[str], *, allow_incomplete: bool = False, progress: _Show | None = None
+    folder: str | os.PathLike[str],
+    *,
+    allow_incomplete: bool = False,
+    store_options: Mapping[str, Any] | None = None,
+    progress: _Show | None = None,
 ) -> ManifestSummary:
     """Make `dataset.json` name all .frec files of a folder at their newest commits.
 
@@ -128,8 +133,9 @@ def write_manifest(
     `clean_manifest` does.
 
     Args:
-        folder: The folder.
+        folder: The folder, or its URL in an object store.
         allow_incomplete: Take shards whose packing was not finished.
+        store_options: For a URL, as for `FastRecordDataset`.
         progress: Called with the number of shards opened, and of all.
 
     Raises:
@@ -138,6 +144,13 @@ def write_manifest(
         FastRecordError: the packing of a shard was not finished; two files are copies of one shard.
         CorruptFileError: a shard, or the present manifest, is damaged.
     """
+    if is_url(folder):
+        from fastrecord.operations.transfer import write_remote_manifest  # it uses what is below
+
+        made, before = write_remote_manifest(
+            os.fspath(folder), allow_incomplete=allow_incomplete, store_options=store_options, progress=progress
+        )
+        return _summary(os.fspath(folder).rstrip("/"), made, before)
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
     with manifest_lock(folder):
         settle_dead(folder)
@@ -219,20 +232,24 @@ def _renew(
     found = dict(zip(opened, map(_or_raise, _open_all(folder, opened, progress)), strict=True))
     schema = found[opened[0]].schema if before is None or len(found) == len(order) else before.schema
     entries = [found[name].entry if name in found else known[name] for name in order]
-    _refuse_mixture(folder, list(found.values()), entries, schema, allow_incomplete=allow_incomplete)
-    made = Manifest.of(entries, schema) if before is None else replace(before, schema=schema).with_shards(entries)
+    made = next_manifest(folder, before, list(found.values()), entries, schema, allow_incomplete=allow_incomplete)
     if made == before:
         remove_stale(os.path.join(folder, NAME))
     else:
-        if before is not None:
-            made = replace(made, generation=before.generation + 1)
         put_manifest(folder, made)
+    return _summary(folder, made, before)
+
+
+def _summary(folder: str, made: Manifest, before: Manifest | None) -> ManifestSummary:
+    """Return what a new manifest has changed."""
+    known = {} if before is None else {entry.name: entry for entry in before.entries()}
+    entries = made.entries()
     return ManifestSummary.of(
         folder,
         made,
         [entry.name for entry in entries if entry.name not in known],
         [entry.name for entry in entries if known.get(entry.name, entry) != entry],
-        sorted(set(known) - set(order)),
+        sorted(set(known) - {entry.name for entry in entries}),
     )
 
 
@@ -304,9 +321,39 @@ def add_shards(folder: str, before: Manifest, shards: Sequence[FoundShard], *, r
     kept = [] if replace_all else before.entries()
     schema = before.schema if kept else shards[0].schema
     entries = kept + [shard.entry for shard in shards]
-    _refuse_mixture(folder, list(shards), entries, schema, allow_incomplete=False)
+    _refuse_mixture(folder, shards, entries, schema, allow_incomplete=False)
     made = replace(before, schema=schema, generation=before.generation + 1)
     return made.with_shards(entries)
+
+
+def next_manifest(
+    folder: str,
+    before: Manifest | None,
+    found: Sequence[FoundShard],
+    entries: Sequence[ShardEntry],
+    schema: Schema,
+    *,
+    allow_incomplete: bool,
+) -> Manifest:
+    """Return the manifest that names these shards: `before` if nothing has changed, else the one that follows it.
+
+    Args:
+        folder: The folder or URL, for messages.
+        before: Its present manifest.
+        found: The shards that were opened.
+        entries: All shards.
+        schema: Their fields.
+        allow_incomplete: As for `write_manifest`.
+
+    Raises:
+        SchemaError: a shard has other fields.
+        FastRecordError: two files are copies of one shard, or a shard is not complete.
+    """
+    _refuse_mixture(folder, found, entries, schema, allow_incomplete=allow_incomplete)
+    if before is None:
+        return Manifest.of(entries, schema)
+    made = replace(before, schema=schema).with_shards(entries)
+    return made if made == before else replace(made, generation=before.generation + 1)
 
 
 def find_shard(folder: str, name: str) -> FoundShard:
@@ -390,7 +437,12 @@ def _or_raise(result: FoundShard | Exception) -> FoundShard:
 
 
 def _refuse_mixture(
-    folder: str, found: list[FoundShard], entries: list[ShardEntry], schema: Schema, *, allow_incomplete: bool
+    folder: str,
+    found: Sequence[FoundShard],
+    entries: Sequence[ShardEntry],
+    schema: Schema,
+    *,
+    allow_incomplete: bool,
 ) -> None:
     for shard in found:
         path = os.path.join(folder, shard.entry.name)

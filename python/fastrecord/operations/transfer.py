@@ -1,0 +1,280 @@
+"""`copy`: a data set of shards to and from an object store; `write_remote_manifest`.
+
+A shard counts as sent if one with the same size and footer is there; the manifest comes last, at
+once. So a copy that was broken off continues when it is called again, and readers of the data set
+see all of it or what it was before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastrecord._core import Reader
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
+from fastrecord.dataset.shards import open_remote
+from fastrecord.errors import Code
+from fastrecord.operations.manifest import FoundShard, next_manifest
+from fastrecord.operations.staging import Staging
+from fastrecord.schema import Schema
+from fastrecord.schema.roles import plain
+from fastrecord.store import is_url
+from fastrecord.store.requests import PAGE, Store
+
+# Shards that are copied at once, each by parallel requests of its own.
+_AT_ONCE = 4
+_Show = Callable[[int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class CopySummary:
+    """What `copy` did.
+
+    Attributes:
+        path: The copy.
+        shards: Shards of the data set, or 1 for a file.
+        bytes: Their bytes.
+        copied: Names of the shards that were copied; the others were there already.
+    """
+
+    path: str
+    shards: int
+    bytes: int
+    copied: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes for JSON."""
+        return asdict(self)
+
+
+def copy(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    store_options: Mapping[str, Any] | None = None,
+    progress: _Show | None = None,
+) -> CopySummary:
+    """Copy a data set of shards, or one file, to an object store or from there.
+
+    Shards that are there already are left out, so a copy that was broken off continues. The
+    manifest is written last and at once.
+
+    Args:
+        src: A folder with a `dataset.json`, or a .frec file; a path or a URL.
+        dst: The folder that becomes its copy, or the file; one of both is a URL.
+        overwrite: Replace a data set that has other shards, or another file.
+        store_options: As for `FastRecordDataset`.
+        progress: Called with the number of bytes copied or there, and of all.
+
+    Raises:
+        FileNotFoundError: `src` does not exist, or is a folder without a manifest.
+        FileExistsError: `dst` is another data set, or another file.
+        FastRecordError: the store does not answer; another process has replaced the manifest meanwhile.
+        CorruptFileError: the manifest is damaged.
+        ValueError: both are URLs, or none is.
+    """
+    src, dst = os.fspath(src).rstrip("/"), os.fspath(dst).rstrip("/")
+    if is_url(src) == is_url(dst):
+        raise ValueError("copy goes to a store or from one: one of src and dst is a URL")
+    if src.endswith(".frec"):
+        return _copy_file(src, dst, overwrite, store_options, progress)
+    ends = _Ends(src, dst, Store.of(dst if is_url(dst) else src, store_options), is_url(dst))
+    manifest = ends.source_manifest()
+    before, etag = ends.present()
+    if before is not None and not overwrite:
+        _refuse_other(ends.dst, before, manifest)
+    entries = manifest.entries()
+    total, done, copied = sum(entry.bytes for entry in entries), 0, []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for entry, was_copied in zip(entries, pool.map(ends.bring, entries), strict=True):
+                copied += [entry.name] if was_copied else []
+                done += entry.bytes
+                if progress is not None:
+                    progress(done, total)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if before is None or before.entries() != entries:
+        ends.finish(replace(manifest, generation=1 if before is None else before.generation + 1), etag)
+    return CopySummary(dst, len(entries), total, copied)
+
+
+def _copy_file(
+    src: str, dst: str, overwrite: bool, options: Mapping[str, Any] | None, progress: _Show | None
+) -> CopySummary:
+    url = dst if is_url(dst) else src
+    folder, _, name = url.rpartition("/")
+    store = Store.of(folder, options)
+    if is_url(dst):
+        with Reader(src) as reader:
+            size = reader.nbytes
+        there = store.footer(name, size)
+        if there == _page(src, size):
+            return CopySummary(dst, 1, size, [])
+        if not overwrite and store.exists(name):
+            raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
+        store.put(name, Path(src))
+    else:
+        size = store.get(name, 0, 1).size
+        with Staging(dst, overwrite=overwrite) as staging:
+            _download(store, name, staging.path, size)
+            Reader(staging.path).close()
+            staging.finish()
+    if progress is not None:
+        progress(size, size)
+    return CopySummary(dst, 1, size, [name])
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The two ends of a copy, one of them in a store."""
+
+    src: str
+    dst: str
+    store: Store
+    is_upload: bool
+
+    def source_manifest(self) -> Manifest:
+        found = read_manifest(self.src) if self.is_upload else _remote_manifest(self.store)[0]
+        if found is None:
+            raise FileNotFoundError(f"{self.src}: no {NAME} in this folder: `fastrecord manifest` makes one")
+        return found
+
+    def present(self) -> tuple[Manifest | None, str | None]:
+        """Return the manifest that the copy has by now, and its ETag."""
+        if self.is_upload:
+            return _remote_manifest(self.store)
+        os.makedirs(self.dst, exist_ok=True)
+        return read_manifest(self.dst), None
+
+    def bring(self, entry: ShardEntry) -> bool:
+        """Copy a shard unless it is there; return whether it was copied."""
+        if self.is_upload:
+            path = os.path.join(self.src, entry.name)
+            with Reader(path) as reader:
+                if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
+                    raise Code.REPLACED.error(
+                        f"{path}: is not the shard that the manifest names: `fastrecord manifest` renews it"
+                    )
+            if self.store.footer(entry.name, entry.bytes) == _page(path, entry.bytes):
+                return False
+            self.store.put(entry.name, Path(path))
+            return True
+        path = os.path.join(self.dst, entry.name)
+        if os.path.exists(path) and _page(path, entry.bytes) == self.store.footer(entry.name, entry.bytes):
+            return False
+        with Staging(path, overwrite=True) as staging:
+            _download(self.store, entry.name, staging.path, entry.bytes)
+            with Reader(staging.path) as reader:
+                if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
+                    raise Code.REPLACED.error(
+                        f"{self.store.where(entry.name)}: is not the shard that the manifest names"
+                    )
+            staging.finish()
+        return True
+
+    def finish(self, manifest: Manifest, etag: str | None) -> None:
+        if self.is_upload:
+            _put_manifest(self.store, manifest, etag)
+            return
+        with Staging(os.path.join(self.dst, NAME), overwrite=True) as staging:
+            with open(staging.path, "wb") as file:
+                file.write(manifest.dump())
+                os.fsync(file.fileno())
+            staging.finish()
+
+
+def write_remote_manifest(
+    url: str,
+    *,
+    allow_incomplete: bool = False,
+    store_options: Mapping[str, Any] | None = None,
+    progress: _Show | None = None,
+) -> tuple[Manifest, Manifest | None]:
+    """Make `dataset.json` of a folder in a store name all .frec files there; return it, and the one before.
+
+    Each file is asked for its head; one conditional PUT writes the manifest.
+
+    Raises:
+        FileNotFoundError: the folder has no .frec file.
+        SchemaError: a shard has other fields than the first.
+        FastRecordError: the packing of a shard was not finished; the store does not answer; another
+            process has replaced the manifest meanwhile.
+        CorruptFileError: a shard, or the present manifest, is damaged.
+    """
+    from fastrecord.store.supply import Source
+
+    source = Source(url, store_options)
+    folder = source.store.url
+    before, etag = _remote_manifest(source.store)
+    names = [name for name, _ in source.store.list() if name.endswith(".frec")]
+    if not names:
+        raise FileNotFoundError(f"{folder}: no .frec file in this folder")
+    known = [name for name in (before.columns["name"] if before else ()) if name in set(names)]
+    order = known + [name for name in names if name not in set(known)]
+
+    def find(name: str) -> FoundShard:
+        entry, reader, _ = open_remote(source, name)
+        with reader:
+            schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
+            return FoundShard(entry, schema, reader.complete)
+
+    found: list[FoundShard] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for shard in pool.map(find, order):
+                found.append(shard)
+                if progress is not None:
+                    progress(len(found), len(order))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    entries = [shard.entry for shard in found]
+    made = next_manifest(folder, before, found, entries, found[0].schema, allow_incomplete=allow_incomplete)
+    if made != before:
+        _put_manifest(source.store, made, etag)
+    return made, before
+
+
+def _remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
+    try:
+        found = store.get(NAME)
+    except FileNotFoundError:
+        return None, None
+    return Manifest.parse(bytes(found.data), store.where(NAME)), found.etag
+
+
+def _put_manifest(store: Store, manifest: Manifest, etag: str | None) -> None:
+    mode: Any = "create" if manifest.generation == 1 else {"e_tag": etag}
+    try:
+        store.put(NAME, manifest.dump(), mode=mode)
+    except FileExistsError:
+        if _remote_manifest(store)[0] == manifest:
+            return  # an answer was lost, and the request made again
+        raise Code.REPLACED.error(
+            f"{store.where(NAME)}: another process has replaced it meanwhile: run the command again"
+        ) from None
+
+
+def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
+    ids = set(manifest.columns["file_id"])
+    if others := [entry.name for entry in before.entries() if entry.file_id not in ids]:
+        raise FileExistsError(
+            f"{dst}: is another data set: it has {others[0]}: overwrite=True (`--overwrite`) replaces it"
+        )
+
+
+def _page(path: str, end: int) -> bytes:
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), PAGE, max(0, end - PAGE))
+
+
+def _download(store: Store, name: str, path: str, size: int) -> None:
+    with open(path, "wb") as file:
+        file.truncate(size)
+        store.download(name, [(0, size)], path, store.get(name, 0, 1).etag)
+        os.fsync(file.fileno())
