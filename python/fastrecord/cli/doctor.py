@@ -10,6 +10,7 @@ import click
 from fastrecord.cli.options import path_type
 from fastrecord.cli.sources import is_one_file
 from fastrecord.cli.text import bytes_text, say
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.diagnose.doctor import FileReport, Report
@@ -30,12 +31,18 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
     Takes less than a second, changes nothing and decodes nothing. For each FILE it shows the file system and the disk,
     how much of it is in memory, and the state of the newest commit. A FILE may also be a data set: a folder of files,
     or its dataset.json. `fastrecord bench` measures speed.
+    For each URL it measures some seconds: the latency of the store, and its speed with one request and with many.
 
     Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.
     """
     from fastrecord.diagnose.doctor import examine
 
-    report = examine([path for file in files for path in _paths(file)])
+    urls = [file for file in files if is_url(file)]
+    if urls:
+        _measure(urls, as_json=as_json)
+        if len(urls) == len(files):
+            return
+    report = examine([path for file in files if not is_url(file) for path in _paths(file)])
     if as_json:
         say(json.dumps(report.to_dict()))
     else:
@@ -49,6 +56,24 @@ def _paths(file: str) -> list[str]:
     from fastrecord.dataset.shards import find_files
 
     return [file] if is_one_file(file) else find_files(file)
+
+
+def _measure(urls: list[str], *, as_json: bool) -> None:
+    """Print how fast object stores are."""
+    from fastrecord.diagnose.stores import measure_store
+
+    for url in urls:
+        found = measure_store(url)
+        if as_json:
+            say(json.dumps(found.to_dict()))
+            continue
+        rows = [
+            ("latency", f"{1000 * found.latency:.1f} ms until a byte comes"),
+            ("one request", f"{found.one / 1e6:,.0f} MB/s"),
+            (f"{found.requests} requests", f"{found.parallel / 1e6:,.0f} MB/s together"),
+            ("limit", found.limit),
+        ]
+        say(url, *_rows(rows))
 
 
 def _text(report: Report) -> list[str]:
