@@ -46,6 +46,7 @@ NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
     "docs/benchmarks.md": "installs other packages, and measures for many minutes",
     "docs/performance.md": "measures for many minutes",
+    "docs/stores.md": "needs a bucket; tests/store does the same with a server on loopback",
     "tests/README.md": "runs the tests",
 }
 # What is shortened before a program runs: it would take long, or a GPU.
