@@ -1,0 +1,77 @@
+"""An S3 server, and data sets in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from tests.support.stores import Server, started
+
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+SHARDS, EACH, BYTES = 3, 40, 30_000
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set of shards, on this machine and in the store."""
+
+    folder: Path
+    url: str
+
+    @property
+    def total(self) -> int:
+        return SHARDS * EACH
+
+    def payload(self, record: int) -> bytes:
+        return payload(record)
+
+
+def payload(record: int) -> bytes:
+    return np.random.default_rng(record).bytes(BYTES)
+
+
+def write_shards(folder: Path, *, shards: int = SHARDS, each: int = EACH) -> Path:
+    folder.mkdir()
+    for shard in range(shards):
+        with fr.Writer(folder / f"train-{shard:05}-of-{shards:05}.frec", SCHEMA) as writer:
+            for record in range(shard * each, (shard + 1) * each):
+                writer.append({"data": payload(record), "label": record % 7, "key": f"record-{record}"})
+    fr.write_manifest(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def running_server() -> Iterator[Server]:
+    with started() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: Server) -> Server:
+    running_server.reset()
+    return running_server
+
+
+@pytest.fixture(scope="session")
+def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder = write_shards(tmp_path_factory.mktemp("stored") / "train")
+    return Data(folder, running_server.put_folder("train", folder))
+
+
+def assert_once(server: Server) -> None:
+    """Check that no byte of a shard was asked for twice, except by the gaps between parts."""
+    names = {request.path for request in server.requests if request.path.endswith(".frec")}
+    assert names
+    for name in names:
+        seen: Counter[int] = Counter()
+        for start, stop in server.stretches(name):
+            seen.update(range(start // 512, stop // 512))
+        twice = [block for block, times in seen.items() if times > 1]
+        # Neighbours share blocks of bytes.
+        assert len(twice) <= 0.05 * len(seen), (name, len(twice), len(seen))

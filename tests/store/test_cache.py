@@ -1,0 +1,210 @@
+"""The cache: its limit, its readers, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from tests.store.conftest import BYTES, Data, assert_once
+from tests.support.stores import Server
+
+_READER = textwrap.dedent("""
+    import sys
+    import numpy as np
+    from fastrecord.dataset.shards import Shards  # without torch, it starts at once
+    from fastrecord.dataset.values import read_values
+    from fastrecord.store.supply import Remote
+
+    url, cache, endpoint, seed, size = sys.argv[1:]
+    options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
+    shards = Shards.open(url, remote=Remote(cache, int(size) if size else None, options))
+    _ = shards.schema
+    seed, rows = int(seed), np.arange(len(shards))
+    order = np.roll(rows, 13 * seed) if seed < 0 else np.random.default_rng(seed).permutation(rows)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for start in range(0, len(order), 6):
+        found = read_values(shards, order[start : start + 6], ["data", "key"], verify=True)
+        for data, key in zip(found["data"], found["key"], strict=True):
+            record = int(key.removeprefix("record-"))
+            assert bytes(data) == np.random.default_rng(record).bytes(30_000), record
+    print("done", flush=True)
+""")
+
+
+def _start(server: Server, stored: Data, cache: Path, seed: int, size: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _READER, stored.url, str(cache), server.options["endpoint"], str(seed), size]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _go(process: subprocess.Popen[str]) -> None:
+    """Let a reader read once it has opened the data set."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _read(server: Server, stored: Data, cache: Path) -> None:
+    """Read all records in another process."""
+    with _start(server, stored, cache, 1) as process:
+        out, errors = process.communicate("\n", timeout=120)
+    assert out.endswith("done\n"), errors
+
+
+@pytest.fixture(scope="module")
+def filled(running_server: Server, stored: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of all records, which no process has open."""
+    cache = tmp_path_factory.mktemp("filled") / "cache"
+    running_server.reset()
+    _read(running_server, stored, cache)
+    return cache
+
+
+@pytest.fixture
+def cache(filled: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(filled, tmp_path / "cache"))
+
+
+def _taken(cache: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in cache.glob("*.frec"))
+
+
+def kill_downloaders(server: Server, stored: Data, cache: Path, kills: int) -> None:
+    """Kill processes at random moments of their downloads; then check what they have left."""
+    server.latency = 0.002
+    draws = random.Random(kills)
+    for number in range(kills):
+        processes = [_start(server, stored, cache, 2 * number + i) for i in range(2)]
+        for process in processes:
+            _go(process)
+        time.sleep(draws.uniform(0, 0.15))
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        if number % 10 == 9:
+            for path in cache.glob("*.frec"):  # each attempt has something to download
+                if draws.random() < 0.5:
+                    path.unlink()
+                    path.with_name(f"{path.name}.parts").unlink()
+    server.reset()
+    _read(server, stored, cache)
+    names = {path.name for path in cache.iterdir()}
+    assert all(name.endswith((".frec", ".frec.parts", ".json")) or name == "fastrecord-cache" for name in names)
+    assert len(names) == 8  # also the manifest
+    # No block stays that no mark counts.
+    assert _taken(cache) <= 1.1 * sum(path.stat().st_size for path in stored.folder.glob("*.frec"))
+
+
+def test_killed_downloaders_leave_nothing_wrong(server: Server, stored: Data, tmp_path: Path) -> None:
+    kill_downloaders(server, stored, tmp_path / "cache", 2)
+
+
+def test_the_next_start_clears_what_a_killed_process_has_left(server: Server, stored: Data, cache: Path) -> None:
+    marks = sorted(cache.glob("*.parts"))[0]
+    content = bytearray(marks.read_bytes())
+    content[16] = 1  # a process was killed while it wrote ...
+    for at in range(4096 + 3, 4096 + 3 + 40):
+        content[at] = 0  # ... parts that do not count
+    marks.write_bytes(content)
+    (cache / f"{'0' * 32}-1-00000000.frec").write_bytes(b"a head that never came")
+    before = _taken(cache)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
+    assert len(list(cache.glob("*.frec"))) == 3
+    assert _taken(cache) < before - 30 * BYTES
+    assert [dataset[i]["data"] for i in range(40)] == [stored.payload(i) for i in range(40)]
+
+
+def test_after_a_new_start_of_the_machine_parts_are_checked_again(server: Server, stored: Data, cache: Path) -> None:
+    for marks in cache.glob("*.parts"):
+        with marks.open("r+b") as file:
+            file.seek(32)
+            file.write(b"another boot")
+        with marks.with_suffix("").open("r+b") as file:  # not all pages had reached the disk
+            file.seek(4096 * 3)
+            file.write(bytes(4096 * 20))
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
+    assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
+
+
+def test_a_limit_is_kept_by_several_processes(server: Server, stored: Data, tmp_path: Path) -> None:
+    cache, limit = tmp_path / "cache", 2_000_000
+    processes = [_start(server, stored, cache, seed, str(limit)) for seed in range(3)]
+    for process in processes:
+        _go(process)
+    most = 0
+    while any(process.poll() is None for process in processes):
+        most = max(most, _taken(cache) if cache.exists() else 0)
+        time.sleep(0.01)
+    for process in processes:
+        out, errors = process.communicate()
+        assert out.endswith("done\n"), errors
+    # Space is given back in whole blocks of 4096 bytes.
+    assert most <= 1.35 * limit
+
+
+def test_a_limit_that_is_too_small_is_an_error(server: Server, stored: Data, tmp_path: Path) -> None:
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data",), cache=tmp_path / "cache", cache_size="100KB", store_options=server.options
+    )
+    with pytest.raises(fr.FastRecordError, match=r"cache_size=100,000 bytes are too few.*FR212"):
+        dataset.__getitems__(np.arange(10))
+    with pytest.raises(ValueError, match="cache_size"):
+        fr.FastRecordDataset(stored.url, cache=tmp_path / "cache", cache_size="much")
+    with pytest.raises(ValueError, match="cache="):
+        fr.FastRecordDataset(stored.url, cache_size="1GB")
+
+
+def test_a_folder_of_other_files_is_refused(server: Server, stored: Data, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(fr.FastRecordError, match=r"holds other files.*FR212"):
+        fr.FastRecordDataset(stored.url, cache=tmp_path, store_options=server.options)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_can_only_be_read_is_used_as_it_is(server: Server, stored: Data, cache: Path) -> None:
+    for path in (*cache.iterdir(), cache):
+        path.chmod(path.stat().st_mode & 0o555)
+    server.requests.clear()
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
+    assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
+    assert len(server.requests) == 1  # the manifest
+
+
+def test_processes_of_a_node_ask_for_each_byte_once(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    server.latency = 0.05
+    processes = [_start(server, stored, tmp_path / "cache", -rank) for rank in range(1, 5)]
+    for process in processes:
+        _go(process)
+    # The manifest, and the two ends of the first shard; the first of them may be reading by now.
+    assert len([request for request in server.requests if request.path.endswith(".json")]) == 1
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert out.endswith("done\n"), errors
+    assert_once(server)
+
+
+def test_two_caches_of_one_process_are_apart(server: Server, stored: Data, tmp_path: Path) -> None:
+    sets = [
+        fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / name, store_options=server.options)
+        for name in "ab"
+    ]
+    for dataset in sets:
+        assert dataset[3]["data"] == stored.payload(3)
+    assert len(list((tmp_path / "a").glob("*.frec"))) == len(list((tmp_path / "b").glob("*.frec"))) == 1

@@ -1,0 +1,78 @@
+"""Data sets that go to a store and come back: resumable, and never half there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fastrecord as fr
+from tests.store.conftest import payload, write_shards
+from tests.support.stores import Fault, Server
+
+
+def test_a_copy_to_a_store_continues_and_comes_back(server: Server, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "sent", shards=2)
+    url = "s3://bucket/sent"
+    server.faults.append(Fault("403", 100, lambda request: request.method == "PUT" and "00001-of" in request.path))
+    with pytest.raises(fr.FastRecordError, match=r"s3://bucket/sent/train-00001-of-00002.frec.*FR211"):
+        fr.copy(folder, url, store_options=server.options)
+    with pytest.raises(FileNotFoundError):  # the manifest comes last
+        fr.FastRecordDataset(url, store_options=server.options)
+    server.reset()
+    summary = fr.copy(folder, url, store_options=server.options)
+    assert summary.copied == ["train-00001-of-00002.frec"]
+    assert fr.copy(folder, url, store_options=server.options).copied == []
+    dataset = fr.FastRecordDataset(url, fields=("data",), store_options=server.options)
+    assert dataset[79]["data"] == payload(79)
+    back = fr.copy(url, tmp_path / "back", store_options=server.options)
+    assert len(back.copied) == 2
+    assert fr.copy(url, tmp_path / "back", store_options=server.options).copied == []
+    for path in folder.iterdir():
+        assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_copy_replaces_no_other_data_set(server: Server, tmp_path: Path) -> None:
+    url = "s3://bucket/taken"
+    fr.copy(write_shards(tmp_path / "one", shards=1), url, store_options=server.options)
+    other = write_shards(tmp_path / "two", shards=2)
+    with pytest.raises(FileExistsError, match="is another data set"):
+        fr.copy(other, url, store_options=server.options)
+    fr.copy(other, url, overwrite=True, store_options=server.options)
+    assert len(fr.FastRecordDataset(url, fields=("data",), store_options=server.options)) == 80
+
+
+def test_a_file_goes_to_a_store_and_comes_back(server: Server, tmp_path: Path) -> None:
+    path = next(write_shards(tmp_path / "file", shards=1).glob("*.frec"))
+    fr.copy(path, "s3://bucket/file.frec", store_options=server.options)
+    fr.copy("s3://bucket/file.frec", tmp_path / "back.frec", store_options=server.options)
+    assert (tmp_path / "back.frec").read_bytes() == path.read_bytes()
+    with pytest.raises(ValueError, match="one of src and dst is a URL"):
+        fr.copy(path, tmp_path / "elsewhere.frec")
+
+
+def test_a_manifest_of_shards_in_a_store(server: Server, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "shards", shards=2)
+    expected = (folder / "dataset.json").read_bytes()
+    (folder / "dataset.json").unlink()
+    url = server.put_folder("shards", folder)
+    summary = fr.write_manifest(url, store_options=server.options)
+    assert (summary.shards, summary.records, len(summary.added)) == (2, 80, 2)
+    fr.copy(url, tmp_path / "back", store_options=server.options)
+    assert (tmp_path / "back" / "dataset.json").read_bytes() == expected
+    assert fr.write_manifest(url, store_options=server.options).generation == 1
+    with pytest.raises(FileNotFoundError, match="s3://bucket/empty"):
+        fr.write_manifest("s3://bucket/empty", store_options=server.options)
+
+
+def test_of_two_manifests_at_once_one_is_refused(server: Server, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "raced", shards=1)
+    (folder / "dataset.json").unlink()
+    url = server.put_folder("raced", folder)
+    fr.write_manifest(url, store_options=server.options)
+    more = write_shards(tmp_path / "more", shards=2)
+    server.put("raced/more.frec", next(more.glob("*00001*")))
+    server.faults.append(Fault("412", 1, lambda request: request.method == "PUT"))
+    with pytest.raises(fr.FastRecordError, match=r"another process has replaced it.*FR205"):
+        fr.write_manifest(url, store_options=server.options)
+    assert fr.write_manifest(url, store_options=server.options).generation == 2

@@ -1,0 +1,244 @@
+"""An S3 server on loopback, and a proxy before it that counts requests and adds faults."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import obstore
+
+_SKIPPED = {"transfer-encoding", "connection", "content-length", "date", "server"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that reached the proxy."""
+
+    method: str
+    path: str
+    range: str | None
+
+    @property
+    def stretch(self) -> tuple[int, int] | None:
+        """First byte and end of a range; None for a whole object or its last bytes."""
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.range or "")
+        return (int(found[1]), int(found[2]) + 1) if found else None
+
+
+@dataclass
+class Fault:
+    """What happens to the next requests that it is for.
+
+    Attributes:
+        kind: "503", "404", "403", "412", "cut" (the connection ends amid the body), "short" (the body is
+            shorter than the range, and says so), "etag" (another one), "flip" (a bit of the body).
+        times: How often.
+        match: For which requests.
+    """
+
+    kind: str
+    times: int = 1
+    match: Callable[[Request], bool] = lambda request: request.method == "GET"
+
+
+@dataclass
+class Server:
+    """The server, behind its proxy.
+
+    Attributes:
+        port: Of the proxy.
+        latency: Seconds before each answer.
+        bandwidth: Bytes a second of all answers together; None: as many as there are.
+        faults: What happens to requests.
+        requests: What has come.
+    """
+
+    backend: int
+    port: int = 0
+    latency: float = 0.0
+    bandwidth: float | None = None
+    faults: deque[Fault] = field(default_factory=deque)
+    requests: list[Request] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _free: float = 0.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a store behind the proxy."""
+        return {
+            "endpoint": f"http://127.0.0.1:{self.port}",
+            "region": "us-east-1",
+            "access_key_id": "test",
+            "secret_access_key": "test",
+        }
+
+    def reset(self) -> None:
+        """Forget requests and faults."""
+        self.latency, self.bandwidth = 0.0, None
+        self.faults.clear()
+        self.requests.clear()
+
+    def put(self, name: str, content: bytes | Path) -> str:
+        """Write an object past the proxy; return its URL."""
+        options = {**self.options, "endpoint": f"http://127.0.0.1:{self.backend}"}
+        store: Any = obstore.store.from_url("s3://bucket", client_options={"allow_http": True}, **options)
+        obstore.put(store, name, content)
+        return f"s3://bucket/{name}"
+
+    def put_folder(self, name: str, folder: Path) -> str:
+        """Write a folder's files; return its URL."""
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                self.put(f"{name}/{path.name}", path)
+        return f"s3://bucket/{name}"
+
+    def stretches(self, name: str) -> list[tuple[int, int]]:
+        """Return the ranges of an object that were asked for."""
+        found = [request.stretch for request in self.requests if request.path.endswith(name)]
+        return [stretch for stretch in found if stretch is not None]
+
+    def fault_for(self, request: Request) -> str | None:
+        """Note a request; return the kind of its fault, if it has one."""
+        with self._lock:
+            self.requests.append(request)
+            for fault in self.faults:
+                if fault.times > 0 and fault.match(request):
+                    fault.times -= 1
+                    return fault.kind
+        return None
+
+    def pace(self, size: int) -> None:
+        """Wait as long as some bytes take."""
+        if self.bandwidth is not None:
+            with self._lock:
+                self._free = max(self._free, time.monotonic()) + size / self.bandwidth
+                wait = self._free - time.monotonic()
+            time.sleep(max(0.0, wait))
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    connections = threading.local()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            request = Request(self.command, self.path.partition("?")[0], self.headers.get("range"))
+            kind = server.fault_for(request)
+            time.sleep(server.latency)
+            if kind in ("403", "404", "412", "503"):
+                self.send_response(int(kind))
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            status, headers, content = self.forward(body)
+            if kind == "short":
+                content = content[: len(content) // 2]
+            if kind == "flip" and content:
+                at = len(content) // 2
+                content = content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+            self.send_response(status)
+            for name, value in headers:
+                if name.lower() == "etag" and kind == "etag":
+                    value = '"0123456789abcdef0123456789abcdef"'
+                if name.lower() not in _SKIPPED:
+                    self.send_header(name, value)
+            length = {name.lower(): value for name, value in headers}.get("content-length")
+            self.send_header("content-length", str(len(content)) if self.command != "HEAD" else str(length or 0))
+            self.end_headers()
+            if kind == "cut":
+                self.wfile.write(content[: len(content) // 2])
+                self.wfile.flush()
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            if self.command != "HEAD":
+                for at in range(0, len(content), 1 << 16):
+                    piece = content[at : at + (1 << 16)]
+                    server.pace(len(piece))
+                    self.wfile.write(piece)
+
+        def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+            for attempt in range(2):
+                connection = getattr(connections, "it", None)
+                if connection is None:
+                    connection = connections.it = http.client.HTTPConnection("127.0.0.1", server.backend)
+                try:
+                    connection.request(self.command, self.path, body, dict(self.headers.items()))
+                    response = connection.getresponse()
+                    return response.status, response.getheaders(), response.read()
+                except (http.client.HTTPException, OSError):
+                    connection.close()
+                    connections.it = None
+                    if attempt:
+                        raise
+            raise AssertionError
+
+        def handle(self) -> None:
+            with suppress(OSError):  # a client that was killed
+                super().handle()
+
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+        setattr(Handler, f"do_{method}", Handler.answer)
+    return Handler
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        if process.poll() is not None:
+            raise RuntimeError(f"the S3 server ended with {process.returncode}")
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError("the S3 server does not start")
+
+
+@contextmanager
+def started() -> Iterator[Server]:
+    """Start the server and its proxy, with a bucket called "bucket"."""
+    port = _free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_for(port, process)
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection.request("PUT", "/bucket", headers={"host": "127.0.0.1"})
+            assert connection.getresponse().read() is not None
+            connection.close()
+            server = Server(port)
+            proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
+            proxy.daemon_threads = True
+            server.port = proxy.server_address[1]
+            thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+            thread.start()
+            try:
+                yield server
+            finally:
+                proxy.shutdown()
+                proxy.server_close()
+                thread.join()
+        finally:
+            process.kill()
