@@ -7,16 +7,18 @@ a fork: in a forked child, requests are made by a helper process (`helper`).
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
@@ -72,6 +74,16 @@ class Store:
 
     def __hash__(self) -> int:
         return hash(self.url)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine, named by a URL."""
+        return self.url.startswith("file:")
+
+    @property
+    def folder(self) -> str:
+        """Its path, of one that is local."""
+        return unquote(urlsplit(self.url).path)
 
     def get(self, name: str, start: int = 0, length: int | None = None, *, etag: str | None = None) -> Answer:
         """Return bytes of an object.
@@ -201,7 +213,10 @@ def _opened(store: Store) -> Any:
     """Return obstore's own store."""
     obstore = _obstore()
     options = dict(store.options)
-    if not store.url.startswith("file:"):
+    if store.is_local:
+        if not os.path.isdir(store.folder):
+            raise FileNotFoundError(errno.ENOENT, "does not exist", store.folder)
+    else:
         options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=_RETRY_SECONDS)})
         options["client_options"] = {"timeout": _TIMEOUT} | dict(options.get("client_options") or {})
         if store.url.startswith("http:") or _endpoint(options).startswith("http:"):
@@ -340,13 +355,33 @@ def _copy(store: Store, name: str, start: int, length: int, place: str, etag: st
 
 def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None]) -> None:
     obstore = _obstore()
-    kind: Any = mode if isinstance(mode, str) else dict(mode)
+    if store.is_local:
+        os.makedirs(store.folder, exist_ok=True)
     try:
-        obstore.put(_opened(store), name, content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
+        with _local_condition(store, name, mode) as kind:
+            obstore.put(_opened(store), name, content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
     except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
         raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
+    except NotImplementedError as err:
+        raise Code.STORE.error(f"{store.where(name)}: this kind of store is only read: {_first_line(err)}") from None
     except (obstore.exceptions.BaseError, OSError) as err:
         raise Code.STORE.error(f"{store.where(name)}: cannot be written: {_first_line(err)}") from None
+
+
+@contextmanager
+def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | None]) -> Iterator[Any]:
+    """Yield the mode of a put; of files, obstore does not replace one on the condition that it is the one expected."""
+    if not store.is_local or isinstance(mode, str):
+        yield mode if isinstance(mode, str) else dict(mode)
+        return
+    descriptor = os.open(store.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _obstore().head(_opened(store), name).get("e_tag") != mode["e_tag"]:
+            raise _obstore().exceptions.PreconditionError(name)
+        yield "overwrite"
+    finally:
+        os.close(descriptor)
 
 
 def _list(store: Store) -> list[tuple[str, int]]:
@@ -354,7 +389,14 @@ def _list(store: Store) -> list[tuple[str, int]]:
         found = _obstore().list_with_delimiter(_opened(store))
         return sorted((entry["path"], entry["size"]) for entry in found["objects"])
 
-    return _asked(store, "", ask)
+    try:
+        return _asked(store, "", ask)
+    except FastRecordError as error:
+        if not store.url.startswith("http"):
+            raise
+        raise Code.STORE.error(
+            f"{store.url}: a web server does not list its files: make the manifest where they are: {error}"
+        ) from None
 
 
 def _delete(store: Store, names: Sequence[str]) -> None:
