@@ -16,9 +16,12 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Modules that build objects by running code from the bytes.
 UNSAFE_MODULES = {"cloudpickle", "dill", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
 UNSAFE_BUILTINS = {"__import__", "compile", "eval", "exec"}
-# The name of an exception of torch.load; messages between the ranks of a run; what others unpickle.
+# The name of an exception of torch.load; messages between the ranks of a run, and of a process to its helper;
+# what others unpickle.
 USED_OF_PICKLE = {
     ("formats/lmdb.py", "dumps"),
+    ("store/helper.py", "dump"),
+    ("store/helper.py", "load"),
     ("train/checkpoint.py", "UnpicklingError"),
     ("train/batches/open.py", "dumps"),
     ("train/batches/open.py", "loads"),
