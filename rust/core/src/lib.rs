@@ -91,7 +91,7 @@ pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};
 pub use sys::files::most_open;
 pub use sys::page_cache::resident_bytes;
-pub use sys::punch_hole;
+pub use sys::{allocate, punch_hole};
 pub use write::add_field::NewField;
 pub use write::compress::Packed;
 pub use write::value::Column;

@@ -93,7 +93,8 @@ mod _core {
     use crate::read::batch::{Batch, Payloads};
     #[pymodule_export]
     use crate::read::parts::{
-        bring, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts, punch_hole,
+        allocate, bring, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts,
+        punch_hole,
     };
     #[pymodule_export]
     use crate::read::ragged::Arrays;

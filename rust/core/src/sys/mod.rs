@@ -206,20 +206,36 @@ pub(crate) fn start_writeback(file: &File, offset: u64, length: u64) {
 /// System errors; for example, the file system has no holes.
 pub fn punch_hole(fd: RawFd, offset: u64, length: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: fallocate takes a descriptor and numbers, and no memory. A descriptor that is not
-        // open returns an error. Mappings of the range read zeros, never fault.
-        if unsafe { libc::fallocate(fd, mode, offset.cast_signed(), length.cast_signed()) } == 0 {
-            return Ok(());
-        }
-        Err(io::Error::last_os_error())
-    }
+    return fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length);
     #[cfg(not(target_os = "linux"))]
-    {
-        let _ = (fd, offset, length);
-        Err(io::ErrorKind::Unsupported.into())
+    unsupported(fd, offset, length)
+}
+
+/// Has the file system find space for a byte range that is written next, which it would else do page
+/// by page; the file keeps its length.
+///
+/// # Errors
+/// System errors; for example, the file system cannot, or is full.
+pub fn allocate(fd: RawFd, offset: u64, length: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, length);
+    #[cfg(not(target_os = "linux"))]
+    unsupported(fd, offset, length)
+}
+
+#[cfg(target_os = "linux")]
+fn fallocate(fd: RawFd, mode: libc::c_int, offset: u64, length: u64) -> io::Result<()> {
+    // SAFETY: fallocate takes a descriptor and numbers, and no memory. A descriptor that is not open
+    // returns an error. Mappings of a range that is punched read zeros, never fault.
+    if unsafe { libc::fallocate(fd, mode, offset.cast_signed(), length.cast_signed()) } == 0 {
+        return Ok(());
     }
+    Err(io::Error::last_os_error())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unsupported(_: RawFd, _: u64, _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Copies bytes from one file to another in the kernel; returns the number of bytes copied.

@@ -58,6 +58,13 @@ pub(crate) fn punch_hole(py: Python<'_>, descriptor: i32, offset: u64, length: u
     Ok(py.detach(|| fastrecord_core::punch_hole(descriptor, offset, length))?)
 }
 
+/// Find space for bytes of an open file that are written next, as far as the file system can.
+#[pyfunction]
+pub(crate) fn allocate(py: Python<'_>, descriptor: i32, offset: u64, length: u64) {
+    // Writing finds the space else, and reports if there is none.
+    let _ = py.detach(|| fastrecord_core::allocate(descriptor, offset, length));
+}
+
 /// Check all columns of a field.
 ///
 /// Raises:
