@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fastrecord._core import bring
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
-from fastrecord.store.cache import Hold
+from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile
 from fastrecord.store.supply import hold_all
 from fastrecord.store.threads import Threads
@@ -19,6 +22,10 @@ from fastrecord.store.threads import Threads
 _SHARDS = 16
 # Requests that are brought ahead; few of them where space is limited.
 _DEPTH, _LIMITED = 16, 2
+# Of a data set whose sizes of all records are kept in memory.
+_MOST_ROWS, _MOST_SHARDS = 1 << 24, 1 << 12
+
+_Parts = list[tuple[int, NDArray[np.int64]]]
 
 
 class Ahead:
@@ -34,21 +41,23 @@ class Ahead:
     def __init__(
         self, dataset: FastRecordDataset, fields: Sequence[str], requests: Iterator[BatchRequest], clock: Clock
     ) -> None:
-        self._shards, self._fields, self._requests, self._clock = (
-            dataset.selection.shards,
-            list(fields),
-            requests,
-            clock,
-        )
+        self._shards, self._fields, self._requests = dataset.selection.shards, list(fields), requests
+        self._clock, self._sources = clock, dataset.selection.shards.sources
         self._threads = Threads(_SHARDS, "fastrecord-ahead")
-        self._queue: deque[tuple[BatchRequest, list[Future[None]]]] = deque()
-        limited = any(source.limit is not None for source in self._shards.sources)
+        self._queue: deque[tuple[BatchRequest, _Parts, list[Future[None]]]] = deque()
+        limited = any(source.limit is not None for source in self._sources)
         self._depth = _LIMITED if limited else _DEPTH
+        # Shards of which all is here, as of a generation of each cache; and all sizes, once those are all shards.
+        self._whole: set[int] = set()
+        self._generations: list[int] = []
+        self._sizes: NDArray[np.int64] | None = None
+        if len(self._shards.ends) <= _MOST_SHARDS:
+            self._look(range(len(self._shards.ends)), [cache.hold() for cache in self._caches()])
 
     def is_ready(self) -> bool:
         """Return whether `next` would return without waiting for a store."""
         self._fill()
-        return not self._queue or all(future.done() for future in self._queue[0][1])
+        return not self._queue or all(future.done() for future in self._queue[0][2])
 
     def next(self) -> tuple[BatchRequest, list[Hold]] | None:
         """Return the next request, with what keeps its values here; None at the end.
@@ -59,16 +68,22 @@ class Ahead:
         self._fill()
         if not self._queue:
             return None
-        request, futures = self._queue.popleft()
+        request, parts, futures = self._queue.popleft()
         self._fill()
+        if not futures and (holds := self._held()):
+            if self._sizes is None:
+                self._count(parts)
+            else:
+                self._sources[0].count(int(self._sizes[request.rows].sum()))
+            return request, holds
         with self._clock.waiting_for_network():
             for future in futures:
                 future.result()
-            return request, self._hold(request)
+            return request, self._hold(parts or self._split(request))
 
     def close(self) -> None:
         """Bring no more."""
-        for _, futures in self._queue:
+        for _, _, futures in self._queue:
             for future in futures:
                 future.cancel()
         self._queue.clear()
@@ -76,18 +91,66 @@ class Ahead:
 
     def _fill(self) -> None:
         while len(self._queue) < self._depth and (request := next(self._requests, None)) is not None:
-            readers, futures = self._shards.readers, []
-            for shard, _, records in self._shards.split(request.rows):
-                futures.append(self._threads.submit(bring, readers[shard], self._fields, records))
-            self._queue.append((request, futures))
+            parts: _Parts = [] if self._sizes is not None else self._split(request)
+            futures = [
+                self._threads.submit(bring, self._shards.readers[shard], self._fields, records)
+                for shard, records in parts
+                if shard not in self._whole
+            ]
+            self._queue.append((request, parts, futures))
 
-    def _hold(self, request: BatchRequest) -> list[Hold]:
-        wanted: dict[int, list[tuple[CachedFile, list[str], object, bool]]] = {}
-        caches = {}
-        for shard, _, records in self._shards.split(request.rows):
+    def _split(self, request: BatchRequest) -> _Parts:
+        return [(shard, records) for shard, _, records in self._shards.split(request.rows)]
+
+    def _caches(self) -> list[Cache]:
+        return list(dict.fromkeys(source.cache for source in self._sources))
+
+    def _held(self) -> list[Hold]:
+        """Return what keeps all that was known to be here; nothing if some of it was given up since."""
+        holds = [cache.hold() for cache in self._caches()]
+        if [hold.generation for hold in holds] == self._generations:
+            return holds
+        self._forget()
+        return []
+
+    def _forget(self) -> None:
+        self._whole.clear()
+        self._sizes = None
+
+    def _count(self, parts: _Parts) -> None:
+        for shard, records in parts:
             supply = self._shards.supply(shard)
             if supply is not None:
-                cache = supply.source.cache
-                caches[id(cache)] = cache
-                wanted.setdefault(id(cache), []).append((supply.file, self._fields, records, True))
-        return [hold_all(caches[at], files) for at, files in wanted.items()]  # type: ignore[arg-type]
+                supply.source.count(int(supply.file.sizes(self._fields)[records].sum()))
+
+    def _hold(self, parts: _Parts) -> list[Hold]:
+        """Bring what was given up meanwhile; return what keeps the rest here."""
+        caches = self._caches()
+        wanted: list[list[tuple[CachedFile, list[str], NDArray[np.int64], bool]]] = [[] for _ in caches]
+        for shard, records in parts:
+            supply = self._shards.supply(shard)
+            if supply is not None:
+                wanted[caches.index(supply.source.cache)].append((supply.file, self._fields, records, True))
+        holds = [hold_all(cache, files) for cache, files in zip(caches, wanted, strict=True)]
+        self._look([shard for shard, _ in parts], holds)
+        return holds
+
+    def _look(self, shards: Iterable[int], holds: Sequence[Hold]) -> None:
+        """Note of which shards all is here."""
+        caches, generations, fields = self._caches(), [hold.generation for hold in holds], tuple(self._fields)
+        if generations != self._generations:
+            self._forget()
+            self._generations = generations
+        for shard in shards:
+            supply = self._shards.supply(shard)
+            if supply is None or supply.file.is_whole(fields, generations[caches.index(supply.source.cache)]):
+                self._whole.add(shard)
+        count = len(self._shards.ends)
+        if self._sizes is None and len(self._whole) == count <= _MOST_SHARDS and len(self._shards) <= _MOST_ROWS:
+            self._sizes = np.concatenate([self._sizes_of(shard) for shard in range(count)])
+
+    def _sizes_of(self, shard: int) -> NDArray[np.int64]:
+        supply = self._shards.supply(shard)
+        if supply is None:
+            return np.zeros(len(self._shards.readers[shard]), np.int64)
+        return supply.file.sizes(self._fields)

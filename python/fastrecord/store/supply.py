@@ -106,6 +106,10 @@ class Source:
         traffic = self.cache.traffic(self.store)
         return traffic.brought, traffic.found
 
+    def count(self, found: int) -> None:
+        """Count bytes of payloads that were in the cache when they were needed."""
+        self.cache.traffic(self.store).add(found=found)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source) and self.__getstate__() == other.__getstate__()
 
