@@ -38,6 +38,8 @@ PART = 8 << 20
 _ATTEMPTS = 5
 _RETRY_SECONDS = 180
 _TIMEOUT = timedelta(seconds=60)
+# Where machines in a cloud ask for credentials, as obstore's errors name it.
+_MACHINE_CREDENTIALS = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def _opened(store: Store) -> Any:
     try:
         return obstore.store.from_url(store.url, **options)
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
-        raise ValueError(f"{store.url}: {_first_line(err)}") from None
+        raise Code.STORE.error(f"{store.url}: no store can be opened: {_first_line(err)}: check the URL") from None
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
@@ -308,8 +310,11 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return ask()
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, "does not exist in the store", where) from None
+        except FileNotFoundError as err:
+            what = "does not exist in the store"
+            if "NoSuchBucket" in str(err):
+                what = "does not exist: the store has no such bucket: check the URL, the region and the endpoint"
+            raise FileNotFoundError(errno.ENOENT, what, where) from None
         except (errors.PreconditionError, errors.NotModifiedError):
             raise _replaced(store, name) from None
         except (errors.PermissionDeniedError, errors.UnauthenticatedError) as err:
@@ -317,6 +322,12 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
                 f"{where}: the store refuses access: {_first_line(err)}: check the credentials and the region"
             ) from None
         except (_ShortError, errors.BaseError, OSError) as err:
+            if any(place in str(err) for place in _MACHINE_CREDENTIALS):
+                raise Code.STORE.error(
+                    f"{where}: the environment names no credentials, and this machine has none: set AWS_ACCESS_KEY_ID "
+                    "and AWS_SECRET_ACCESS_KEY, or what the store calls them, or for a public bucket "
+                    f"AWS_SKIP_SIGNATURE=true: {_first_line(err)}"
+                ) from None
             if attempt == _ATTEMPTS:
                 raise Code.STORE.error(f"{where}: the store does not answer: {_first_line(err)}") from None
             # Exponential back-off with full jitter, so that many clients do not return at once.

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import commit_parts, crc32c
+from fastrecord._core import commit_parts, crc32c, open_shard, side_kinds
 from fastrecord.errors import Code
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Head, tail_bytes
 from fastrecord.store.marks import Part
+from fastrecord.store.passing import Here
 from fastrecord.store.requests import PAGE, Store, at_once
 
 # What others give up meanwhile is brought again so many times, before a cache counts as too small.
@@ -170,6 +171,14 @@ class Supply:
     def bring(self, fields: Sequence[str], records: NDArray[np.int64]) -> None:
         """Bring values, and what lies beside them, for one who reads all records in the end."""
         self.file.need(fields, records, whole=self.source.limit is None, count=True)
+
+    def side_kinds(self, field: str, records: Sequence[int]) -> NDArray[np.int64]:
+        """Return what `side_kinds` does, and bring only these records for it."""
+        _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
+        shard, where = self.shard, self.source.store.where(self.shard.name)
+        about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
+        with open_shard(where, "mmap", False, *about, Here(self.open())) as reader:
+            return side_kinds(reader, field, records)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.shard)

@@ -1,0 +1,282 @@
+"""`Passing`: a file in an object store that is read in passing: nothing of it is kept.
+
+What opening reads, and the columns, lie in a sparse file without a name. Payloads come in windows
+and their space is given back, so that a file of any size takes little room.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from fastrecord._core import (
+    CorruptFileError,
+    FastRecordError,
+    Reader,
+    check_field,
+    commit_parts,
+    crc32c,
+    damaged_payloads,
+    field_parts,
+    open_shard,
+    payload_fields,
+    payload_parts,
+    punch_hole,
+)
+from fastrecord.errors import Code
+from fastrecord.store.requests import PAGE, Store, at_once, submit
+from fastrecord.store.stretches import Numbers, Stretches, merged, pairs_of
+
+# What is read of the end of the file at first.
+_TAIL = 64 << 10
+# Bytes of payloads that are brought at once; twice as many are here at a time.
+_WINDOW = 32 << 20
+# Records whose payloads are looked up at once.
+_RUN = 1 << 17
+# Gaps that are read too.
+_GAP = PAGE
+# What differs from its checksum is asked for again so many times.
+_ATTEMPTS = 3
+# As many errors as `Reader.verify` lists.
+_MOST_ERRORS = 1000
+
+# For each field with payloads: records, and where their payloads lie, int64 (N, 4).
+_Parts = dict[str, tuple[Numbers, Numbers]]
+
+
+class Passing:
+    """A file of which only the head is here; a context manager.
+
+    Opening takes two requests, or three if the directory is not within the last 64 KiB.
+
+    Args:
+        store: The folder.
+        name: The file.
+
+    Attributes:
+        where: Its URL.
+        reader: Reads what is here.
+
+    Raises:
+        FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a commit.
+        FastRecordError: the store does not answer. OSError: no room for temporary files.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.where, self._store, self._name = store.where(name), store, name
+        first, last = at_once(partial(store.get, name, 0, PAGE), partial(store.get, name, -_TAIL))
+        if first.etag != last.etag:
+            raise Code.REPLACED.error(f"{self.where}: changed while it was opened: open it again")
+        page, tail, size = bytes(first.data), bytes(last.data), last.size
+        file_id, commit, records, *rest = commit_parts(self.where, page, tail[-PAGE:], size - PAGE)
+        self._size, self._etag, self._start = size, last.etag, size - len(tail)
+        self._file = tempfile.TemporaryFile(prefix="fastrecord-")  # noqa: SIM115 - closed by `close`
+        try:
+            self._file.truncate(size)
+            for content, at in ((page, 0), (tail, self._start)):
+                self._file.seek(at)
+                self._file.write(content)
+            self._file.flush()
+            self._place = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+            self._bring([stretch for stretch in rest if stretch[0] < self._start])
+            about = (file_id, commit, records, size, crc32c(tail[-PAGE:-4]))
+            self.reader: Reader = open_shard(self.where, "mmap", False, *about, Here(self._place))
+        except BaseException:
+            self._file.close()
+            raise
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
+        """Open the file of a URL."""
+        folder, _, name = url.rstrip("/").rpartition("/")
+        return cls(Store.of(folder, options), name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.reader.close()
+        self._file.close()
+
+    def verify(self, progress: Callable[[int, int], object] | None = None, *, deep: bool = False) -> dict[str, Any]:
+        """Check every checksum, and return a report like that of `Reader.verify`.
+
+        Each byte is read once, again only if it differs from its checksum. Of a damaged column, the
+        first place is named.
+
+        Args:
+            progress: Called with the bytes done, and of all.
+            deep: Check the values too. A copy of the whole file is then made for as long as this takes.
+
+        Raises:
+            FastRecordError: the store does not answer, or the file has been replaced.
+        """
+        report = _Report(self.reader)
+        fields = [name for name in self.reader.schema if self._bring_column(name, report)]
+        payloads = set(payload_fields(self.reader))
+        ahead: tuple[_Parts, Future[None]] | None = None
+        for window in self._windows([name for name in fields if name in payloads], report):
+            coming = window, submit(self._bring, _stretches(window.values(), _GAP))
+            if ahead is not None:
+                self._check(*ahead, report, progress, keep=deep)
+            ahead = coming
+        if ahead is not None:
+            self._check(*ahead, report, progress, keep=deep)
+        return self.reader.verify(deep=True) if deep else report.to_dict()
+
+    def _bring(self, stretches: Stretches) -> None:
+        if stretches:
+            self._store.download(self._name, stretches, self._place, self._etag)
+
+    def _bring_column(self, name: str, report: _Report) -> bool:
+        """Bring and check a field's columns; return whether they are whole."""
+        stretches = [one for one in field_parts(self.reader, name) if one[1]]
+        self._bring([one for one in stretches if one[0] < self._start])
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                check_field(self.reader, name)
+                return True
+            except CorruptFileError as error:
+                if attempt == _ATTEMPTS:
+                    report.note(str(error))
+            self._bring(stretches)
+        return False
+
+    def _windows(self, names: Sequence[str], report: _Report) -> Iterator[_Parts]:
+        """Yield where the payloads of all records lie, some records at a time."""
+        for start in range(0, len(self.reader), _RUN):
+            records = np.arange(start, min(start + _RUN, len(self.reader)))
+            found = {name: self._parts(name, records, report) for name in names}
+            sizes = np.zeros(len(records), np.int64)
+            for numbers, parts in found.values():
+                sizes[numbers - start] += parts[:, 1] + parts[:, 3]
+            window = np.cumsum(sizes) // _WINDOW
+            for at in np.split(records, np.flatnonzero(np.diff(window)) + 1):
+                if len(at):
+                    chosen = {name: (one[0] >= at[0]) & (one[0] <= at[-1]) for name, one in found.items()}
+                    yield {name: (found[name][0][mask], found[name][1][mask]) for name, mask in chosen.items()}
+
+    def _parts(self, name: str, records: Numbers, report: _Report) -> tuple[Numbers, Numbers]:
+        """Return the records whose payloads can be found, and where they lie."""
+        with suppress(CorruptFileError):
+            return records, payload_parts(self.reader, name, records).reshape(-1, 4)
+        good: list[int] = []
+        rows = [np.empty((0, 4), np.int64)]
+        for record in records.tolist():
+            try:
+                rows.append(payload_parts(self.reader, name, [record]).reshape(1, 4))
+                good.append(record)
+            except CorruptFileError as error:
+                report.note(str(error), record, name)
+        return np.array(good, np.int64), np.concatenate(rows)
+
+    def _check(
+        self,
+        window: _Parts,
+        coming: Future[None],
+        report: _Report,
+        progress: Callable[[int, int], object] | None,
+        *,
+        keep: bool,
+    ) -> None:
+        """Check the payloads of a window, and give their space back."""
+        coming.result()
+        for name, (records, parts) in window.items():
+            damaged = damaged_payloads(self.reader, name, records)
+            for _ in range(1, _ATTEMPTS):
+                if len(damaged):
+                    self._bring(_stretches([(records, parts[damaged])], _GAP))
+                    damaged = damaged[damaged_payloads(self.reader, name, records[damaged])]
+            for record in records[damaged].tolist():
+                report.note_value(record, name)
+            report.bytes += int(parts[:, 1].sum())
+        if not keep:
+            for offset, length in _stretches(window.values(), 0):
+                first, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
+                if end > first:
+                    with suppress(OSError):  # a file system without holes keeps the space
+                        punch_hole(self._file.fileno(), first, end - first)
+        if progress is not None:
+            progress(report.bytes, self._size)
+
+
+class _Report:
+    """What a verification has found."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._more = reader, 0
+        self._errors: list[str] = []
+        self._damaged: list[dict[str, Any]] = []
+        self.bytes = 0
+        self._has_keys = "key" in reader.schema and reader.schema["key"].name == "string"
+
+    def note(self, error: str, record: int | None = None, field: str | None = None) -> None:
+        """Note an error; with a record and a field, it is about one value."""
+        if len(self._errors) >= _MOST_ERRORS:
+            self._more += 1
+            return
+        self._errors.append(error)
+        if record is not None:
+            key = None
+            if self._has_keys:
+                with suppress(FastRecordError):  # its own checksum differs
+                    key = self._reader.get(record, "key")
+            self._damaged.append({"record": record, "field": field, "key": key, "error": error})
+
+    def note_value(self, record: int, field: str) -> None:
+        """Note a value that differs from its checksum, or whose side bytes do."""
+        try:
+            self._reader.get(record, field, verify=True, copy=True)
+        except CorruptFileError as error:
+            self.note(str(error), record, field)
+            return
+        where = f"{self._reader.path}: record {record}, field {field}"
+        self.note(Code.BAD_SIDE.text(f"{where}: the crop index differs from its checksum"), record, field)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report, as `Reader.verify` does."""
+        errors = list(self._errors)
+        if self._more:
+            errors.append(f"{self._reader.path}: {self._more} more damaged places are not listed")
+        return {
+            "ok": not errors,
+            "records": len(self._reader),
+            "bytes": self.bytes,
+            "errors": errors,
+            "damaged": self._damaged,
+            "decoded": 0,
+            "undecoded": 0,
+            "tail_bytes": 0,
+        }
+
+
+class Here:
+    """A supply of which everything that is asked for is here, in a file."""
+
+    passing = False
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def open(self) -> str:
+        """Return the file."""
+        return self._place
+
+    def need(self, *_: Any) -> None:
+        """Bring nothing."""
+
+
+def _stretches(parts: Iterable[tuple[Numbers, Numbers]], gap: int) -> Stretches:
+    """Return the stretches of payloads, those that are at most `gap` bytes apart as one."""
+    return merged(np.concatenate([np.empty((0, 2), np.int64), *(pairs_of(one) for _, one in parts)]), gap)
