@@ -372,6 +372,9 @@ class Code(StrEnum):
     NOT_REGULAR = ("FR744", FastRecordError,
         "the output is a device, a pipe or a socket",
         "choose another path")
+    REMOTE = ("FR745", FastRecordError,
+        "a command that works on files of this machine was given a URL",
+        "`fastrecord copy` brings the file or data set here, and sends it back")
     UNKNOWN_FORMAT = ("FR750", FastRecordError,
         "the format of a source is not known",
         "name it with `--format`")

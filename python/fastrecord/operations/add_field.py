@@ -9,6 +9,7 @@ from typing import Any
 
 from fastrecord._core import Writer
 from fastrecord.errors import Code
+from fastrecord.operations.places import refuse_url
 from fastrecord.schema import FieldType
 
 # Values written by one call: enough for its threads, few enough for memory and for progress.
@@ -49,6 +50,7 @@ def add_field(
     """
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping, set, frozenset)):
         raise TypeError(f"field {name!r}: values are one for each record, not a single {values.__class__.__name__}")
+    refuse_url(path)
     with Writer(path, mode="a") as writer, writer.add_field(name, type) as filler:
         records = len(writer)
         if isinstance(values, Sized) and len(values) != records:
@@ -69,6 +71,7 @@ def drop_field(path: str | PathLike[str], name: str) -> None:
         SchemaError: it is the only field.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
     """
+    refuse_url(path)
     with Writer(path, mode="a") as writer:
         writer.drop_field(name)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fastrecord._core import Copier, Reader
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.places import refuse_irregular
+from fastrecord.operations.places import refuse_irregular, refuse_url
 from fastrecord.schema.shard_sets import made_of
 
 if TYPE_CHECKING:
@@ -149,8 +149,9 @@ def open_source(path: PathLike, *, allow_incomplete: bool, access: str = "mmap")
     """Open a file to read from, mapped or by system calls (access="pread").
 
     Raises:
-        FastRecordError: its packing is not complete, and `allow_incomplete` is False.
+        FastRecordError: its packing is not complete, and `allow_incomplete` is False; or it is a URL.
     """
+    refuse_url(path)
     reader = Reader(path, access)
     if not reader.complete and not allow_incomplete:
         reader.close()

@@ -11,6 +11,7 @@ from typing import Any
 from fastrecord._core import Reader, add_crop_index
 from fastrecord.errors import Code
 from fastrecord.operations.manifest import name_new_shards
+from fastrecord.operations.places import refuse_url
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ def index_file(
         KeyboardInterrupt: Ctrl-C. What was done is committed.
     """
     started = time.perf_counter()
+    refuse_url(path)
     name = os.fspath(path)
     with Reader(path) as reader:
         images, records = [key for key, kind in reader.schema.items() if kind.name == "image"], len(reader)

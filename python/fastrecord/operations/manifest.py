@@ -150,7 +150,7 @@ def write_manifest(
         made, before = write_remote_manifest(
             os.fspath(folder), allow_incomplete=allow_incomplete, store_options=store_options, progress=progress
         )
-        return _summary(os.fspath(folder).rstrip("/"), made, before)
+        return _summary(os.fspath(folder).rstrip("/").removesuffix(f"/{NAME}"), made, before)
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
     with manifest_lock(folder):
         settle_dead(folder)
@@ -253,13 +253,20 @@ def _summary(folder: str, made: Manifest, before: Manifest | None) -> ManifestSu
     )
 
 
-def check_manifest(folder: str | os.PathLike[str], *, progress: _Show | None = None) -> list[ManifestFinding]:
+def check_manifest(
+    folder: str | os.PathLike[str],
+    *,
+    store_options: Mapping[str, Any] | None = None,
+    progress: _Show | None = None,
+) -> list[ManifestFinding]:
     """Compare `dataset.json` of a folder with the .frec files there; change nothing.
 
     Reads the head and the newest footer of each shard, not its records: `fastrecord verify` does.
 
     Args:
-        folder: The folder.
+        folder: The folder, or its URL in an object store. A store that cannot list files (https) is
+            not looked through for files that the manifest does not name.
+        store_options: For a URL, as for `FastRecordDataset`.
         progress: Called with the number of shards opened, and of all.
 
     Returns:
@@ -269,18 +276,27 @@ def check_manifest(folder: str | os.PathLike[str], *, progress: _Show | None = N
         FileNotFoundError: the folder has no manifest.
         CorruptFileError: the manifest is damaged.
     """
-    folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
-    entries = manifest.entries()
+    names: list[str]
+    if is_url(folder):
+        from fastrecord.operations.transfer import open_remote_shards, read_remote_folder  # it uses what is below
+
+        source, manifest, names = read_remote_folder(os.fspath(folder), store_options)
+        entries = manifest.entries()
+        results = open_remote_shards(source, [entry.name for entry in entries], progress)
+    else:
+        folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+        here = read_manifest(folder)
+        if here is None:
+            raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
+        manifest, names = here, shard_names(folder)
+        entries = manifest.entries()
+        results = _open_all(folder, [entry.name for entry in entries], progress)
     findings: list[ManifestFinding] = []
-    results = _open_all(folder, [entry.name for entry in entries], progress)
     for entry, result in zip(entries, results, strict=True):
         for kind, message in _differences(manifest, entry, result):
             findings.append(ManifestFinding(entry.name, kind, message))
     named = set(manifest.columns["name"])
-    extra = [name for name in shard_names(folder) if name not in named]
+    extra = [name for name in names if name not in named]
     return findings + [ManifestFinding(name, "extra", "the manifest does not name it") for name in extra]
 
 
@@ -300,6 +316,11 @@ def clean_manifest(folder: str | os.PathLike[str]) -> list[CleanedFile]:
         FileNotFoundError: the folder does not exist.
         CorruptFileError: the manifest is damaged.
     """
+    if is_url(folder):
+        raise Code.REMOTE.error(
+            f"{folder}: is in an object store: `fastrecord manifest --check` lists files that the data set does not "
+            "have as extra; when no pack is sending any, delete them with the store's own tools"
+        )
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
     with manifest_lock(folder):
         return settle_dead(folder)

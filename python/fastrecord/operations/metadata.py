@@ -7,6 +7,7 @@ from typing import Any
 
 from fastrecord._core import Reader, Writer
 from fastrecord.errors import Code
+from fastrecord.operations.places import refuse_url
 from fastrecord.schema.classes import check_names
 
 
@@ -28,6 +29,7 @@ def set_metadata(path: str | PathLike[str], /, **entries: Any) -> None:
             JSON-able.
         FileNotFoundError, LockedError, CorruptFileError: as `Writer` in mode "a".
     """
+    refuse_url(path)
     if entries.get("classes") is not None:
         entries["classes"] = check_names(entries["classes"])
     with Writer(path, mode="a") as writer:

@@ -19,6 +19,7 @@ from fastrecord._core import Reader, Salvage, __version__
 from fastrecord.errors import Code
 from fastrecord.operations.copy_job import ROWS, Job, PathLike, Progress, check_target
 from fastrecord.operations.interrupt import HeldInterrupt
+from fastrecord.operations.places import refuse_url
 from fastrecord.schema.roles import read_key
 
 REPAIRS = "repairs"
@@ -128,6 +129,7 @@ def repair(
     """
     started = time.perf_counter()
     source, target = os.fspath(path), os.fspath(out)
+    refuse_url(source)
     listing = f"{target}.lost.jsonl" if lost is None else os.fspath(lost)
     if os.path.abspath(listing) == os.path.abspath(target):
         raise Code.SAME_OUTPUT.error(f"{target}: cannot be both the output and the list of losses")

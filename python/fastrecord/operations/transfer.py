@@ -1,4 +1,4 @@
-"""`copy`: a data set of shards to and from an object store; `write_remote_manifest`.
+"""`copy`: a data set of shards to and from an object store; manifests there.
 
 A shard counts as sent if one with the same size and footer is there; the manifest comes last, at
 once. So a copy that was broken off continues when it is called again, and readers of the data set
@@ -8,13 +8,13 @@ see all of it or what it was before.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastrecord._core import Reader
+from fastrecord._core import FastRecordError, Reader
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
@@ -24,6 +24,9 @@ from fastrecord.schema import Schema
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
 from fastrecord.store.requests import PAGE, Store
+
+if TYPE_CHECKING:
+    from fastrecord.store.supply import Source
 
 # Shards that are copied at once, each by parallel requests of its own.
 _AT_ONCE = 4
@@ -114,7 +117,7 @@ def _copy_file(
         with Reader(src) as reader:
             size = reader.nbytes
         there = store.footer(name, size)
-        if there == _page(src, size):
+        if there == last_page(src, size):
             return CopySummary(dst, 1, size, [])
         if not overwrite and store.exists(name):
             raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
@@ -140,7 +143,7 @@ class _Ends:
     is_upload: bool
 
     def source_manifest(self) -> Manifest:
-        found = read_manifest(self.src) if self.is_upload else _remote_manifest(self.store)[0]
+        found = read_manifest(self.src) if self.is_upload else remote_manifest(self.store)[0]
         if found is None:
             raise FileNotFoundError(f"{self.src}: no {NAME} in this folder: `fastrecord manifest` makes one")
         return found
@@ -148,7 +151,7 @@ class _Ends:
     def present(self) -> tuple[Manifest | None, str | None]:
         """Return the manifest that the copy has by now, and its ETag."""
         if self.is_upload:
-            return _remote_manifest(self.store)
+            return remote_manifest(self.store)
         os.makedirs(self.dst, exist_ok=True)
         return read_manifest(self.dst), None
 
@@ -161,12 +164,12 @@ class _Ends:
                     raise Code.REPLACED.error(
                         f"{path}: is not the shard that the manifest names: `fastrecord manifest` renews it"
                     )
-            if self.store.footer(entry.name, entry.bytes) == _page(path, entry.bytes):
+            if self.store.footer(entry.name, entry.bytes) == last_page(path, entry.bytes):
                 return False
             self.store.put(entry.name, Path(path))
             return True
         path = os.path.join(self.dst, entry.name)
-        if os.path.exists(path) and _page(path, entry.bytes) == self.store.footer(entry.name, entry.bytes):
+        if os.path.exists(path) and last_page(path, entry.bytes) == self.store.footer(entry.name, entry.bytes):
             return False
         with Staging(path, overwrite=True) as staging:
             _download(self.store, entry.name, staging.path, entry.bytes)
@@ -180,7 +183,7 @@ class _Ends:
 
     def finish(self, manifest: Manifest, etag: str | None) -> None:
         if self.is_upload:
-            _put_manifest(self.store, manifest, etag)
+            put_remote_manifest(self.store, manifest, etag)
             return
         with Staging(os.path.join(self.dst, NAME), overwrite=True) as staging:
             with open(staging.path, "wb") as file:
@@ -209,38 +212,77 @@ def write_remote_manifest(
     """
     from fastrecord.store.supply import Source
 
-    source = Source(url, store_options)
+    source = Source(_folder_of(url), store_options)
     folder = source.store.url
-    before, etag = _remote_manifest(source.store)
+    before, etag = remote_manifest(source.store)
     names = [name for name, _ in source.store.list() if name.endswith(".frec")]
     if not names:
         raise FileNotFoundError(f"{folder}: no .frec file in this folder")
     known = [name for name in (before.columns["name"] if before else ()) if name in set(names)]
     order = known + [name for name in names if name not in set(known)]
 
-    def find(name: str) -> FoundShard:
-        entry, reader, _ = open_remote(source, name)
-        with reader:
-            schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
-            return FoundShard(entry, schema, reader.complete)
-
     found: list[FoundShard] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            for shard in pool.map(find, order):
-                found.append(shard)
-                if progress is not None:
-                    progress(len(found), len(order))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for shard in open_remote_shards(source, order, progress):
+        if isinstance(shard, Exception):
+            raise shard
+        found.append(shard)
     entries = [shard.entry for shard in found]
     made = next_manifest(folder, before, found, entries, found[0].schema, allow_incomplete=allow_incomplete)
     if made != before:
-        _put_manifest(source.store, made, etag)
+        put_remote_manifest(source.store, made, etag)
     return made, before
 
 
-def _remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
+def read_remote_folder(url: str, options: Mapping[str, Any] | None) -> tuple[Source, Manifest, list[str]]:
+    """Return a folder in a store, its manifest, and the names of its .frec files.
+
+    Raises:
+        FileNotFoundError: it has no manifest. CorruptFileError: the manifest is damaged.
+        FastRecordError: the store does not answer.
+    """
+    from fastrecord.store.supply import Source
+
+    source = Source(_folder_of(url), options)
+    folder = source.store.url
+    manifest, _ = remote_manifest(source.store)
+    if manifest is None:
+        raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
+    # A web server lists nothing.
+    files = [] if folder.startswith("http") else source.store.list()
+    return source, manifest, [name for name, _ in files if name.endswith(".frec")]
+
+
+def open_remote_shards(
+    source: Source, names: Sequence[str], progress: _Show | None = None
+) -> Iterator[FoundShard | Exception]:
+    """Open shards in a store side by side, none of them for longer than it takes; yield in order."""
+
+    def find(name: str) -> FoundShard | Exception:
+        try:
+            entry, reader, _ = open_remote(source, name)
+            with reader:
+                schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
+                return FoundShard(entry, schema, reader.complete)
+        except (FastRecordError, OSError) as error:
+            return error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for done, shard in enumerate(pool.map(find, names), 1):
+                yield shard
+                if progress is not None:
+                    progress(done, len(names))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _folder_of(url: str) -> str:
+    """Return the folder that a URL names by itself or by its manifest."""
+    return url.rstrip("/").removesuffix(f"/{NAME}")
+
+
+def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
+    """Return the manifest of a folder in a store, and its ETag; None without one."""
     try:
         found = store.get(NAME)
     except FileNotFoundError:
@@ -248,12 +290,17 @@ def _remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
     return Manifest.parse(bytes(found.data), store.where(NAME)), found.etag
 
 
-def _put_manifest(store: Store, manifest: Manifest, etag: str | None) -> None:
+def put_remote_manifest(store: Store, manifest: Manifest, etag: str | None) -> None:
+    """Replace the manifest of a folder in a store, or write its first one.
+
+    Raises:
+        FastRecordError: the present one has another ETag; the store does not answer.
+    """
     mode: Any = "create" if manifest.generation == 1 else {"e_tag": etag}
     try:
         store.put(NAME, manifest.dump(), mode=mode)
     except FileExistsError:
-        if _remote_manifest(store)[0] == manifest:
+        if remote_manifest(store)[0] == manifest:
             return  # an answer was lost, and the request made again
         raise Code.REPLACED.error(
             f"{store.where(NAME)}: another process has replaced it meanwhile: run the command again"
@@ -268,7 +315,8 @@ def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
         )
 
 
-def _page(path: str, end: int) -> bytes:
+def last_page(path: str, end: int) -> bytes:
+    """Return the page of a file on this machine that ends at a byte."""
     with open(path, "rb") as file:
         return os.pread(file.fileno(), PAGE, max(0, end - PAGE))
 
