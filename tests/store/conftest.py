@@ -58,6 +58,19 @@ def server(running_server: Server) -> Server:
     return running_server
 
 
+@pytest.fixture
+def environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, which the environment of this process names as that of `s3://`."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    options = server.options
+    monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint"])
+    monkeypatch.setenv("AWS_REGION", options["region"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret_access_key"])
+    return server
+
+
 @pytest.fixture(scope="session")
 def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Data:
     folder = write_shards(tmp_path_factory.mktemp("stored") / "train")

@@ -15,13 +15,14 @@ import click
 from fastrecord._core import Batch, FastRecordError, Reader, side_kinds
 from fastrecord.cli import describe
 from fastrecord.cli.options import output, path_type, quiet_option, summary_option
-from fastrecord.cli.sources import Classes, Records, is_one_file, opened
+from fastrecord.cli.sources import Classes, Records, is_one_file, opened, opened_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import merge_classes
 from fastrecord.schema.roles import plain
 from fastrecord.schema.shard_sets import Shard
+from fastrecord.store import is_url
 
 _BATCH = 4096
 # For values of these types the listing shows the size, not the value.
@@ -45,7 +46,8 @@ def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
     """Show what each FILE holds.
 
     Reads the newest commit, the index of compressed fields, and a byte of some images; changes nothing. A FILE may also
-    be a data set: a folder of files, or its dataset.json. Then one summary is about all of them.
+    be a data set: a folder of files, or its dataset.json. Then one summary is about all of them. And it may be the URL
+    of either in an object store: then no image is looked at.
     """
     failed = False
     for file in files:
@@ -62,15 +64,14 @@ def info(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 
 
 def _about(file: str) -> dict[str, Any]:
-    with Reader(file) as reader:
+    with opened_file(file) as reader:
         metadata = reader.metadata
         return {
             "file": file,
             "records": len(reader),
             "bytes": reader.nbytes,
             "fields": {name: str(kind) for name, kind in reader.schema.items()},
-            "compression": reader.compression(),
-            "crops": {name: _crops(reader, name) for name, kind in reader.schema.items() if kind.name == "image"},
+            **_stored(reader, remote=is_url(file)),
             "commits": reader.commit,
             "classes": metadata.get("classes"),
             "version": reader.version,
@@ -101,8 +102,7 @@ def _about_set(path: str) -> dict[str, Any]:
             "bytes": sum(reader.nbytes for reader in shards.readers),
             "fields": {name: str(plain(kind)) for name, kind in shards.schema.items()},
             "first": os.path.basename(first.path),
-            "compression": first.compression(),
-            "crops": {name: _crops(first, name) for name, kind in first.schema.items() if kind.name == "image"},
+            **_stored(first, remote=is_url(path)),
             "version": first.version,
             "classes": classes or None,
             "complete": all(reader.complete for reader in shards.opened),
@@ -141,10 +141,28 @@ def _class_rows(classes: object) -> list[tuple[str, str]]:
     return [("classes", f"{len(classes):,}: {', '.join(str(name) for name in classes[:_NAMED])}{more}")]
 
 
-def _crops(reader: Reader, field: str) -> dict[str, int]:
+def _stored(reader: Reader, *, remote: bool) -> dict[str, dict[str, Any]]:
+    """Return how fields are stored; of a file in an object store, what its head says."""
+    images = [name for name, kind in reader.schema.items() if kind.name == "image"]
+    kinds = {name: kind.compression for name, kind in reader.schema.items()}
+    compression: dict[str, Any] = {}
+    if remote:
+        for name, how in kinds.items():
+            if how is not None:
+                unknown = dict.fromkeys(("dictionaries", "bytes", "stored", "ratio"))
+                compression[name] = {"codec": how.codec, "level": how.level, **unknown}
+    else:
+        compression = reader.compression()
+    return {
+        "compression": compression,
+        "crops": {name: _crops(reader, name, 0 if remote else _SAMPLE) for name in images},
+    }
+
+
+def _crops(reader: Reader, field: str, most: int) -> dict[str, int]:
     """Return how many sampled images of a field can be decoded in parts, by how."""
-    count = min(len(reader), _SAMPLE)
-    kinds = side_kinds(reader, field, [i * len(reader) // count for i in range(count)]).tolist()
+    count = min(len(reader), most)
+    kinds = side_kinds(reader, field, [i * len(reader) // count for i in range(count)]).tolist() if count else []
     return {"sampled": count} | {name: kinds.count(kind) for name, kind in _KINDS.items()}
 
 
@@ -225,7 +243,7 @@ def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
     """List the records of FILE: number, then each field. Images, bytes, arrays and lists show their size in bytes.
 
     Images also show width x height. Reads only the index, strings and JSON values. FILE may also be a data set: a
-    folder of files, or its dataset.json. Its records are numbered one file after the other.
+    folder of files, or its dataset.json. Its records are numbered one file after the other. Or a URL of either.
     """
     with opened(file) as records:
         schema = records.schema

@@ -15,6 +15,7 @@ from fastrecord.cli.options import path_type, summary_option
 from fastrecord.cli.sources import opened
 from fastrecord.cli.text import bytes_text, say
 from fastrecord.dataset.manifest import NAME
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.diagnose.compare import Comparison
@@ -183,6 +184,8 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
 
 def _name_of(file: str) -> str:
     """Return the name of a file, or of a data set's folder."""
+    if is_url(file):
+        return file.rstrip("/").removesuffix(f"/{NAME}").rpartition("/")[2].removesuffix(".frec")
     from fastrecord.dataset.shards import find_files
 
     name = os.path.abspath(os.path.expanduser(file))
@@ -265,7 +268,7 @@ def _diff_lines(found: Comparison) -> Iterator[str]:
 def head(file: str, count: int, as_json: bool) -> None:
     """Show the first records of FILE with all their fields: numbers and texts, and large values in short.
 
-    FILE may also be a folder of shards: a data set.
+    FILE may also be a folder of shards, a data set, or the URL of a file or data set.
     """
     from fastrecord.look.values import short_text, summarize
     from fastrecord.schema.roles import find_label, holds_classes
@@ -275,6 +278,7 @@ def head(file: str, count: int, as_json: bool) -> None:
         width = max((len(name) for name in schema), default=0)
         label = find_label(records.readers[0])
         classes = records.classes() if label is not None and holds_classes(schema[label]) else None
+        records.bring(0, min(count, len(records)))
         for number in range(min(count, len(records))):
             ((shard, _, (record, *_)),) = records.runs(number, number + 1)
             # Copies: if the file is cut meanwhile, that is an error, not a signal.

@@ -34,6 +34,7 @@ def manifest(
 
     Names each shard at its newest commit, with its records, bytes and footer's checksum. Shards that it names already
     keep their order, and new ones follow. The manifest is replaced at once: a reader sees the old one or the new one.
+    DIR may also be the URL of a folder in an object store.
 
     Exit status: 0 good; 1 an error, or --check found a difference; 2 wrong usage; 130 Ctrl-C.
     """

@@ -18,6 +18,8 @@ from fastrecord._core import Reader
 from fastrecord.dataset.manifest import NAME
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import merge_classes
+from fastrecord.schema.roles import lies_in_index
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.schema.classes import Table
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 def is_one_file(path: str) -> bool:
     """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
+    if is_url(path):
+        return path.rstrip("/").endswith(".frec")
     if os.path.basename(path) == NAME or os.path.isdir(os.path.expanduser(path)):
         return False
     return not glob.has_magic(path) or os.path.exists(path)
@@ -38,11 +42,13 @@ class Records:
         readers: A reader of each file.
         ends: For each file, the number of records up to its end.
         lists: The class names of each file, if they are known without opening it.
+        remote: Whether they lie in an object store.
     """
 
     readers: Sequence[Reader]
     ends: Sequence[int]
     lists: Sequence[list[str] | None] | None = None
+    remote: bool = False
 
     @property
     def schema(self) -> Schema:
@@ -61,6 +67,13 @@ class Records:
             end = min(stop, self.ends[shard])
             yield shard, start, range(start - before, end - before)
             start = end
+
+    def bring(self, start: int, stop: int) -> None:
+        """Bring records in [start, stop) at once that would come one by one when they are read."""
+        for shard, _, numbers in self.runs(start, stop) if self.remote else ():
+            for name, kind in self.schema.items():
+                if not lies_in_index(kind):
+                    self.readers[shard].prefetch(numbers, name)
 
     def classes(self) -> Classes:
         """Return the classes of all files, as a data set numbers them.
@@ -97,7 +110,7 @@ def opened(path: str) -> Iterator[Records]:
         SchemaError: the files have different fields.
         CorruptFileError: a file or a manifest is damaged.
     """
-    if is_one_file(path):
+    if is_one_file(path) and not is_url(path):
         with Reader(path) as reader:
             yield Records([reader], [len(reader)])
         return
@@ -105,6 +118,23 @@ def opened(path: str) -> Iterator[Records]:
 
     shards = Shards.open_alike(path)
     try:
-        yield Records(shards.readers, shards.ends.tolist(), shards.class_lists())
+        yield Records(shards.readers, shards.ends.tolist(), shards.class_lists(), remote=is_url(path))
     finally:
         shards.close()
+
+
+@contextmanager
+def opened_file(path: str) -> Iterator[Reader]:
+    """Open what a FILE names that is a file by itself, to see its head; of a URL, no more than that is here.
+
+    Raises:
+        FileNotFoundError: it does not exist. CorruptFileError: it is damaged.
+    """
+    if is_url(path):
+        from fastrecord.store.passing import Passing
+
+        with Passing.of(path) as passing:
+            yield passing.reader
+        return
+    with Reader(path) as reader:
+        yield reader

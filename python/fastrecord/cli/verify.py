@@ -15,6 +15,7 @@ from fastrecord.cli.sources import is_one_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import codes_of, with_more
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.operations.manifest import ManifestFinding
@@ -46,7 +47,8 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
 
     Damage is reported by record and field, and by key if there is one, up to 1,000 values per file. Bytes after the
     last commit, which a killed writer leaves, are reported but are not damage. A FILE may also be a data set: a folder
-    of files, or its dataset.json. Its shards are then compared with the manifest, too.
+    of files, or its dataset.json. Its shards are then compared with the manifest, too. A URL is read once, and no copy
+    of it stays; --deep makes one of a file at a time.
 
     Exit status: 0 all files are good; 1 a file is damaged or cannot be read; 2 wrong usage.
     """
@@ -144,11 +146,17 @@ def _report(file: str, *, deep: bool, quiet: bool, as_json: bool, good_too: bool
 def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
     """Return the report, and whether the file could be read, even if it is damaged."""
     try:
-        with Reader(file) as reader, progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
-            return {"file": file} | reader.verify(progress=show, deep=deep), True
+        with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
+            if is_url(file):
+                from fastrecord.store.passing import Passing
+
+                with Passing.of(file) as passing:
+                    return {"file": file} | passing.verify(show, deep=deep), True
+            with Reader(file) as reader:
+                return {"file": file} | reader.verify(progress=show, deep=deep), True
     except (FastRecordError, OSError) as err:
         nothing = {"records": 0, "bytes": 0, "damaged": [], "decoded": 0, "undecoded": 0, "tail_bytes": 0}
-        damaged = isinstance(err, CorruptFileError) and os.path.isfile(file)
+        damaged = isinstance(err, CorruptFileError) and (is_url(file) or os.path.isfile(file))
         return {"file": file, "ok": False, "errors": [describe(err)]} | nothing, damaged
 
 

@@ -27,7 +27,7 @@ from fastrecord.errors import Code, system_text
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
 from fastrecord.schema import FieldType
-from fastrecord.schema.roles import KEY, find_label, holds_labels, plain
+from fastrecord.schema.roles import KEY, find_label, holds_labels, lies_in_index, plain
 from fastrecord.terminal import bytes_text
 
 MOST_RECORDS = 2000
@@ -170,6 +170,11 @@ class _Items:
         self._width = min(max((room - len('{"text":""},')) // 2, 5), _TEXT_WIDTH)
         numbers, self.classes = self._labelled()
         places = {one["number"]: place for place, one in enumerate(self.classes)}
+        for shard, _, records in shards.split(rows):
+            if shards.supply(shard) is not None:  # at once what would come one by one
+                for name, kind in shards.readers[shard].schema.items():
+                    if not lies_in_index(kind):
+                        shards.readers[shard].prefetch(records, name)
         with ThreadPoolExecutor(default_threads()) as threads:
             self.items = list(threads.map(self._item, rows.tolist()))
             for item, number in zip(self.items, numbers, strict=True):

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format, rea
 from fastrecord.look.pictures import PIL_ERRORS, unwarned
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
+
+if TYPE_CHECKING:
+    from fastrecord.store.supply import Supply
 
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
 _HEAD = 1 << 16
@@ -281,9 +284,9 @@ def _value_digest(shards: Shards, row: int, name: str) -> tuple[int, bytes] | No
     return len(data), hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _located(shards: Shards, rows: NDArray[np.int64]) -> Iterator[tuple[Reader, list[int]]]:
+def _located(shards: Shards, rows: NDArray[np.int64]) -> Iterator[tuple[Reader, Supply | None, list[int]]]:
     for shard, _, records in shards.split(rows):
-        yield shards.readers[shard], records.tolist()
+        yield shards.readers[shard], shards.supply(shard), records.tolist()
 
 
 def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> ImageStats | None:
@@ -291,9 +294,13 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
     sides: list[tuple[int, int]] = []
     kinds: list[int] = []
     progressive = unreadable = 0
-    for reader, records in _located(shards, rows):
+    for reader, supply, records in _located(shards, rows):
+        if supply is not None:
+            reader.prefetch(records, name)
         if kind.name == "image":
-            kinds += side_kinds(reader, name, records).tolist()
+            kinds += (
+                side_kinds(reader, name, records) if supply is None else supply.side_kinds(name, records)
+            ).tolist()
         for record in records:
             # Only the pages of the header are read, so a checksum is not compared.
             data = reader.get(record, name, verify=False)

@@ -6,7 +6,8 @@ import difflib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Reader
+from fastrecord.dataset.shards import Shards
 from fastrecord.errors import Code
 from fastrecord.interchange.files.contents import content as as_file
 from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
 from fastrecord.names import name_some
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.classes import class_names
+from fastrecord.store import is_url
 
 # Records between progress reports.
 _BATCH = 64
@@ -60,7 +63,7 @@ def extract_records(
     replaces another one gets its permissions; others get the default of the process's umask.
 
     Args:
-        path: The .frec file.
+        path: The .frec file, or its URL.
         folder: Folder to write into; created if necessary.
         records: Record numbers; each is written once, in ascending order. None: all.
         classes: Only records of these classes; empty: of any class.
@@ -85,7 +88,7 @@ def extract_records(
     If an error comes during writing, a note or the message reports how many records have been
     written, each completely.
     """
-    with Reader(path) as reader:
+    with _opened(path) as reader:
         payload = _payload_field(reader, field)
         numbers = _select(reader, records, classes)
         names = _Names(reader, numbers, numbered=numbered)
@@ -97,6 +100,8 @@ def extract_records(
                 for done, number in enumerate(numbers.tolist()):
                     if interrupt.pending:
                         raise KeyboardInterrupt
+                    if is_url(path) and done % _BATCH == 0:
+                        reader.prefetch(numbers[done : done + _BATCH], payload)
                     # One value at a time: a few compressed bytes may expand to 64 MiB.
                     try:
                         value = reader.get(number, payload, verify=True, copy=True)
@@ -119,6 +124,21 @@ def extract_records(
                 err.add_note(_left(target.path, written, len(numbers)))
                 raise
         return ExtractSummary(records=written, bytes=total, folder=os.fspath(folder))
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Reader]:
+    if is_url(path):
+        shards = Shards.open(path)
+        try:
+            if len(shards.readers) != 1:
+                raise Code.REMOTE.error(f"{path}: is a data set of {len(shards.readers):,} shards: name one of them")
+            yield shards.readers[0]
+        finally:
+            shards.close()
+        return
+    with Reader(path) as reader:
+        yield reader
 
 
 def _left(folder: str, written: int, total: int) -> str:
