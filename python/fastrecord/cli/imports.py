@@ -98,7 +98,7 @@ def import_(
     """
     from fastrecord.pack.records import import_records, preview_records
 
-    check_file_options(append, resume, overwrite, options)
+    check_file_options(append, resume, overwrite, options, out or (paths[-1] if len(paths) > 1 else ""))
     take_recode(options)
     if lmdb_values is not None:
         settings = settings | {"values": lmdb_values}

@@ -86,10 +86,13 @@ def pack(
     An existing OUT is refused without --append, --resume or --overwrite. A commit every GiB makes the packed records
     durable: after a kill, Ctrl-C or a full disk OUT can be read up to its last commit, is marked as incomplete, and
     --resume continues from there. After an error before the first commit OUT is absent.
+
+    OUT may be a URL: s3://bucket/train/ becomes a data set of shards, and s3://bucket/train.frec one file. Shards are
+    made here one by one and sent; the data set is there, or has changed, when the last one is.
     """
     if out is not None:
         paths += (out,)
-    check_file_options(append, resume, overwrite, options)
+    check_file_options(append, resume, overwrite, options, paths[-1] if paths else "")
     pairs = options["pairs"] is not None
     run = _pairs(paths, options) if pairs else _folder(paths, options, append=append)
     with pack_progress(quiet=quiet) as show:
@@ -124,7 +127,7 @@ def _pairs(paths: tuple[str, ...], options: dict[str, Any]) -> Callable[..., Pac
 
     (out,) = _arguments(paths, "OUT")
     low, high = options.pop("pairs")
-    names = ("decode", "compression", "any_scale", "sixteen_bit", "bad_files", "shards", "shard_size")
+    names = ("decode", "compression", "any_scale", "sixteen_bit", "bad_files", "shards", "shard_size", "staging")
     taken = {name: options.pop(name) for name in names}
     if taken["compression"] is not None:
         if not taken["decode"]:

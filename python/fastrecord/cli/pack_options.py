@@ -10,6 +10,7 @@ import click
 
 from fastrecord.cli.options import path_type
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say, shard_lines
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.pack.packer import PackProgress, PackSummary
@@ -103,6 +104,13 @@ _IMAGE_OPTIONS = (
         "Loading decodes nothing then, and OUT is many times larger than with JPEGs.",
     ),
     click.option(
+        "--staging",
+        type=path_type,
+        metavar="DIR",
+        help="If OUT is a URL: where shards are made before they are sent, at most three at a time. [default: the "
+        "system's folder for temporary files]",
+    ),
+    click.option(
         "--sixteen-bit",
         type=click.Choice(["scale", "clip"]),
         help="How to convert 16-bit grey where images are decoded (--short-side, --max-side, --raw, --decode): scale "
@@ -127,15 +135,17 @@ def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
     return command
 
 
-def check_file_options(append: bool, resume: bool, overwrite: bool, options: dict[str, Any]) -> None:
-    """Refuse options that contradict each other."""
+def check_file_options(append: bool, resume: bool, overwrite: bool, options: dict[str, Any], out: str = "") -> None:
+    """Refuse options that contradict each other, or do not fit OUT."""
     if append + resume + overwrite > 1:
         raise click.UsageError(
             "give one of --append, --resume and --overwrite: --resume also continues a killed --append"
         )
     if options["shards"] is not None and options["shard_size"] is not None:
         raise click.UsageError("give --shards or --shard-size, not both")
-    if append and (options["shards"] is not None or options["shard_size"] is not None):
+    if options["staging"] is not None and not is_url(out):
+        raise click.UsageError("--staging is for an OUT in an object store: leave it out")
+    if append and (options["shards"] is not None or options["shard_size"] is not None) and not is_url(out):
         raise click.UsageError("--append adds to one file: name it as OUT, without --shards or --shard-size")
 
 

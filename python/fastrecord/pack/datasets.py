@@ -54,6 +54,8 @@ def pack_dataset(
     crop_index: bool = False,
     sixteen_bit: str | None = None,
     commit_bytes: int = 1 << 30,
+    staging: str | os.PathLike[str] | None = None,
+    store_options: Mapping[str, Any] | None = None,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Store the items of a data set, in its order.
@@ -70,7 +72,7 @@ def pack_dataset(
         dataset: A torch data set (map-style or iterable), a Hugging Face data set, or any iterable
             of items.
         path: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
-            on.
+            on. Or a URL, as in `fastrecord.pack_folder`; one shard by default.
         fields: Names of the fields of a tuple; ("image", "label") by default if the first value is
             an image or an array and the second an int, else field0, field1 .... Of a dict: the
             fields to store. As a mapping to types, or a `Schema`: their types too.
@@ -93,6 +95,8 @@ def pack_dataset(
         crop_index: Likewise.
         sixteen_bit: Likewise.
         commit_bytes: Likewise.
+        staging: Likewise.
+        store_options: Likewise.
         progress: Likewise.
 
     Raises:
@@ -103,7 +107,7 @@ def pack_dataset(
         items before it stay, and `resume` continues.
     """
     started = time.perf_counter()
-    mode = check_options(append, resume, overwrite, bad_files, shards, None, commit_bytes)
+    mode = check_options(append, resume, overwrite, bad_files, shards, None, commit_bytes, path, staging)
     integer("num_workers", num_workers, 0)
     choice("images", images, _IMAGES)
     if quality is not None:
@@ -129,6 +133,8 @@ def pack_dataset(
             shards=shards,
             shard_size=None,
             commit_bytes=commit_bytes,
+            staging=staging,
+            store_options=store_options,
             progress=progress,
             started=started,
             number_names=False,

@@ -16,6 +16,8 @@ _RECORD_OVERHEAD = 7 + 2 * (32 + 4 + 4 + 8 + 32)
 
 
 _FILE_OVERHEAD = 64 << 10
+# Of a shard in an object store: large enough for requests of 8 MiB, small enough to wait for.
+_USUAL_SHARD = 256 << 20
 
 
 def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | None) -> list[Part]:
@@ -38,6 +40,11 @@ def plan(listing: Listing, out: str, *, shards: int | None, shard_size: int | No
     else:
         return [Part(out, 0, total)]
     return parts_of(out, ends)
+
+
+def usual_shards(listing: Listing) -> int:
+    """Return how many shards of about 256 MiB the input files make as they are."""
+    return max(1, min(len(listing), -(-sum(_sizes(listing)) // _USUAL_SHARD)))
 
 
 def parts_of(out: str, ends: Sequence[int]) -> list[Part]:

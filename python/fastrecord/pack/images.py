@@ -7,22 +7,25 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.operations.shard_names import Part
-from fastrecord.pack.division import plan
+from fastrecord.pack.division import plan, usual_shards
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Labels, Target, class_table, number_labels, open_target
-from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
+
+if TYPE_CHECKING:
+    from fastrecord.operations.upload import Upload
 
 __all__ = ["BadFiles", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
 
@@ -48,6 +51,8 @@ def pack_folder(
     crop_index: bool = False,
     sixteen_bit: str | None = None,
     commit_bytes: int = 1 << 30,
+    staging: str | os.PathLike[str] | None = None,
+    store_options: Mapping[str, Any] | None = None,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Pack image files, byte for byte unless options request changes.
@@ -59,7 +64,8 @@ def pack_folder(
     Args:
         src: Folder with one sub-folder per class, or any folder that holds the files of the list.
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
-            on.
+            on. Or a URL: the folder of a data set in an object store, whose shards have about 256 MiB
+            by default, or one .frec file (docs/stores.md).
         append: Add records to `out`. Its classes keep their numbers; new classes get the next ones.
         resume: Continue a killed or interrupted pack, or append, of the same input; begin if there
             is nothing yet.
@@ -92,6 +98,9 @@ def pack_folder(
             257 and rounds, "clip" maps all values above 255 to white, as Pillow does. By default
             such a file is a bad file.
         commit_bytes: Commit durably each time this many bytes have been written.
+        staging: For a URL: the folder in which shards are made before they are sent; at most three
+            at a time. By default where temporary files belong.
+        store_options: For a URL, as for `FastRecordDataset`.
         progress: Called a few times a second; an exception in it ends the pack.
 
     Raises:
@@ -108,7 +117,7 @@ def pack_folder(
             the commit: the file stays at its previous commit.
     """
     started = time.perf_counter()
-    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
+    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes, out, staging)
     if append and classes_from is not None:
         raise ValueError("with append the file keeps its own classes: leave out classes_from")
     if list_path is not None and allow_empty_classes:
@@ -116,10 +125,23 @@ def pack_folder(
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     if shard_size is not None and recode.changes:
         raise ValueError("changed images have no known size before packing: give shards, not shard_size")
-    target = os.fspath(out)
-    job = ImageJob.of(src, target, list_path, classes_from, recode, bad_files, allow_empty_classes=allow_empty_classes)
-    parts = plan(job.listing, target, shards=shards, shard_size=shard_size)
-    summary = job.run(parts, target, mode, commit_bytes, progress, started)
+    sharded = shards is not None or shard_size is not None
+    with destination(out, mode, sharded=sharded, staging=staging, options=store_options) as (target, how, upload):
+        known = None if upload is None else upload.classes
+        job = ImageJob.of(
+            src,
+            target,
+            list_path,
+            classes_from,
+            recode,
+            bad_files,
+            allow_empty_classes=allow_empty_classes,
+            known=known,
+        )
+        if upload is not None and not (sharded or upload.is_file):
+            shards = usual_shards(job.listing)
+        parts = plan(job.listing, target, shards=shards, shard_size=shard_size)
+        summary = job.run(parts, target, how, commit_bytes, progress, started, upload=upload)
     summary.empty_classes = job.empty_classes(summary.skipped)
     return summary
 
@@ -153,8 +175,11 @@ class ImageJob:
         bad_files: BadFiles,
         *,
         allow_empty_classes: bool,
+        known: list[str] | None = None,
     ) -> Self:
         """List the files. The arguments have the same meaning as in `pack_folder`.
+
+        The classes `known` are those of a data set that these are added to; they keep their numbers.
 
         Raises:
             FastRecordError, OSError: as `pack_folder`, for its input.
@@ -166,8 +191,10 @@ class ImageJob:
             listing = list_folder(source, allow_empty_classes=allow_empty_classes)
             _refuse_inside(out, listing)
         _ImagePacker(listing, bad_files, recode, 1, None, 0).refuse_bad()
-        known = None if classes_from is None else class_table(os.fspath(classes_from))
-        labels, classes = number_labels(listing, known, str(classes_from))
+        extend = known is not None
+        if classes_from is not None:
+            known = class_table(os.fspath(classes_from))
+        labels, classes = number_labels(listing, known, str(classes_from or out), extend=extend)
         return cls(listing, labels, classes, recode, bad_files)
 
     def cut(self, start: int, stop: int) -> Self:
@@ -185,6 +212,7 @@ class ImageJob:
         started: float,
         *,
         may_be_empty: bool = False,
+        upload: Upload | None = None,
     ) -> PackSummary:
         """Pack the files.
 
@@ -196,12 +224,17 @@ class ImageJob:
             progress: Likewise.
             started: When the pack began, by `time.perf_counter`.
             may_be_empty: Whether all files may be skipped.
+            upload: The way to a store.
 
         Raises:
             FastRecordError, OSError, KeyboardInterrupt: as `pack_folder`.
         """
         packer = _ImagePacker(self.listing, self.bad_files, self.recode, commit_bytes, progress, started)
-        packer.may_be_empty = may_be_empty
+        packer.may_be_empty, packer.upload = may_be_empty, upload
+        if upload is not None:
+            # As the input has them: the numbers of classes may depend on the data set that is added to.
+            labels = None if self.listing.labels is None else list(self.listing.labels)
+            packer.identity = [self.listing.keys, labels, self.listing.classes, self.recode.entry()]
         schema = _schema(labelled=self.labels is not None)
         return packer.run(
             parts,

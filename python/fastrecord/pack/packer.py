@@ -13,16 +13,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.checks import choice, flag, integer
+from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.manifest import name_new_shards
 from fastrecord.operations.places import refuse_irregular
 from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.pack.output import Target
+from fastrecord.store import is_url
+
+if TYPE_CHECKING:  # what packs into files does without it
+    from fastrecord.operations.upload import Upload
 
 _log = logging.getLogger("fastrecord.pack")
 
@@ -105,6 +110,37 @@ class PackSummary:
         return asdict(self) | {"skipped": [{"key": key, "reason": reason} for key, reason in self.skipped]}
 
 
+@contextmanager
+def destination(
+    out: str | os.PathLike[str],
+    mode: Mode,
+    *,
+    sharded: bool,
+    staging: str | os.PathLike[str] | None,
+    options: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, Mode, Upload | None]]:
+    """Yield the path to pack to, what to do with files there, and the way to a store if `out` is a URL.
+
+    Args:
+        out: The output of a pack.
+        mode: What to do with existing files.
+        sharded: Whether it is divided into shards.
+        staging: Folder for shards on their way to a store.
+        options: Options of the store.
+
+    Raises:
+        FileExistsError, FastRecordError: as `Upload`.
+    """
+    path = os.fspath(out)
+    if not is_url(path):
+        yield path, mode, None
+        return
+    from fastrecord.operations.upload import Upload
+
+    with Upload(path, mode, sharded=sharded, staging=staging, options=options) as upload:
+        yield upload.base, "resume", upload
+
+
 class Packer(ABC):
     """Packs one part after the other, and sums up the results.
 
@@ -127,6 +163,9 @@ class Packer(ABC):
     ) -> None:
         self.bad_files, self.commit_bytes, self.progress, self.total = bad_files, commit_bytes, progress, total
         self.summary = PackSummary()
+        # The way to an object store, if the files go there, and what tells this pack from others.
+        self.upload: Upload | None = None
+        self.identity: Any = None
         self._started = started
 
     @abstractmethod
@@ -159,6 +198,8 @@ class Packer(ABC):
             mode: What to do with existing files.
             opened: Opens the file of a part.
         """
+        if self.upload is not None:
+            return self._send(self.upload, parts, opened)
         refuse_strays(out, parts)
         for part in parts:
             refuse_irregular(part.path)
@@ -180,8 +221,40 @@ class Packer(ABC):
             self._name(out, parts)
         if interrupt.pending:
             raise KeyboardInterrupt(f"{out}: the pack is complete")
+        self.summary.bytes = sum(os.path.getsize(path) for path in self.summary.paths)
+        return self._summed_up()
+
+    def _send(self, upload: Upload, parts: Sequence[Part], opened: Callable[[Part], Target]) -> PackSummary:
+        """Pack all parts and send each; together they become a data set in the end."""
         summary = self.summary
-        summary.bytes = sum(os.path.getsize(path) for path in summary.paths)
+        begun = upload.begin(parts, self.identity)
+        with HeldInterrupt() as interrupt:
+            for part in begun:
+                if (sent := upload.sent(part.path)) is None:
+                    target = opened(part)
+                    self._pack(part, target, interrupt)
+                    upload.send(part.path, target.skipped, lambda: interrupt.pending)
+                    continue
+                entry, skipped = sent
+                summary.paths.append(part.path)
+                summary.classes = entry.classes
+                summary.records += entry.records
+                summary.skipped += skipped
+                if self.total is not None:
+                    self.report(min(part.stop, self.total))
+            entries = upload.finish([part.path for part in begun], lambda: interrupt.pending) if begun else []
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{upload.url}: the pack is complete")
+        if not begun:
+            entries = upload.stored()
+            summary.records, summary.classes = sum(entry.records for entry in entries), entries[0].classes
+        summary.paths = [upload.where(entry.name) for entry in entries]
+        summary.bytes = sum(entry.bytes for entry in entries)
+        summary.manifest = None if upload.is_file else upload.where(NAME)
+        return self._summed_up()
+
+    def _summed_up(self) -> PackSummary:
+        summary = self.summary
         summary.seconds = time.perf_counter() - self._started
         self._tell()
         return summary
@@ -307,8 +380,10 @@ def check_options(
     shards: int | None,
     shard_size: int | None,
     commit_bytes: int,
+    out: str | os.PathLike[str] = "",
+    staging: str | os.PathLike[str] | None = None,
 ) -> Mode:
-    """Refuse options that are invalid for any pack; return what the pack does with its output.
+    """Refuse options that are invalid for any pack to `out`; return what the pack does with its output.
 
     Raises:
         ValueError: the message names the option.
@@ -323,6 +398,8 @@ def check_options(
     for name, value in (("shards", shards), ("shard_size", shard_size), ("commit_bytes", commit_bytes)):
         if value is not None:
             integer(name, value, 1)
-    if append and (shards is not None or shard_size is not None):
+    if staging is not None and not is_url(out):
+        raise ValueError("staging is where shards wait that go to an object store: leave it out")
+    if append and (shards is not None or shard_size is not None) and not is_url(out):
         raise ValueError("records are appended to one file: name it, without shards or shard_size")
     return given[0] if given else "create"

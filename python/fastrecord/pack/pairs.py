@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastrecord._core import DecodeError, FastRecordError, Reader, Writer, decode_image, default_threads, foreign_kind
 from fastrecord.errors import Code, plain
 from fastrecord.names import name_some
-from fastrecord.pack.division import plan
+from fastrecord.pack.division import plan, usual_shards
 from fastrecord.pack.listing import UNREADABLE
 from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Target, open_target
-from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.schema import FieldType, Schema, array, image, string
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from fastrecord.operations.upload import Upload
 
 Pair = tuple[Any, Any]
 
@@ -54,6 +56,8 @@ def pack_pairs(
     shards: int | None = None,
     shard_size: int | None = None,
     commit_bytes: int = 1 << 30,
+    staging: str | os.PathLike[str] | None = None,
+    store_options: Mapping[str, Any] | None = None,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Pack the images of two folders in pairs, matched by name (`pair_listing.list_pairs`).
@@ -70,8 +74,8 @@ def pack_pairs(
     Args:
         lr: Folder of the smaller images, including its sub-folders.
         hr: Folder of the larger ones.
-        out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
-            on.
+        out: File to write, or a URL. With shards, `train.frec` stands for
+            `train-00000-of-00004.frec` and so on.
         append: As in `fastrecord.pack_folder`.
         resume: Likewise.
         overwrite: Likewise.
@@ -90,6 +94,8 @@ def pack_pairs(
         shards: Number of files to write, whose numbers of records differ by at most one.
         shard_size: Maximum size of a shard in bytes (unless a single record is larger).
         commit_bytes: Commit durably each time this many bytes have been written.
+        staging: As in `fastrecord.pack_folder`.
+        store_options: Likewise.
         progress: Called a few times a second, first with the stage "sizes"; an exception in it ends
             the pack.
 
@@ -97,7 +103,7 @@ def pack_pairs(
         As `fastrecord.pack_folder` does.
     """
     started = time.perf_counter()
-    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
+    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes, out, staging)
     if compression is not None and not decode:
         raise ValueError("images are already compressed: compression belongs to decode")
     if sixteen_bit is not None and not decode:
@@ -106,19 +112,25 @@ def pack_pairs(
         raise ValueError("compressed pixels have no known size before packing: give shards, not shard_size")
     pairing = Pairing(decode, compression, sixteen_bit)
     listing = list_pairs(os.fspath(lr), os.fspath(hr), decode=decode)
-    target = os.fspath(out)
-    _refuse_inside(target, listing)
-    with ThreadPoolExecutor(default_threads()) as pool:
+    sharded = shards is not None or shard_size is not None
+    with (
+        destination(out, mode, sharded=sharded, staging=staging, options=store_options) as (target, how, upload),
+        ThreadPoolExecutor(default_threads()) as pool,
+    ):
+        _refuse_inside(target, listing)
         packer = _PairPacker(listing, bad_files, pairing, commit_bytes, progress, started, pool)
         packer.refuse_unmatched()
         packer.measure()
         packer.refuse_bad()
-        packer.check_scale(_stored(target) if append else None, any_scale=any_scale)
+        packer.check_scale(_stored(target, upload) if append else None, any_scale=any_scale)
         schema = _schema(listing, pairing)
         facts = {"scale": packer.summary.scale}
+        packer.upload, packer.identity = upload, [listing.keys, pairing.entry(), facts]
+        if upload is not None and not (sharded or upload.is_file):
+            shards = usual_shards(listing)
         parts = plan(listing, target, shards=shards, shard_size=shard_size)
         return packer.run(
-            parts, target, mode, lambda part: open_target(part, mode, listing, schema, None, None, pairing, facts)
+            parts, target, how, lambda part: open_target(part, how, listing, schema, None, None, pairing, facts)
         )
 
 
@@ -255,7 +267,10 @@ def _schema(listing: PairListing, pairing: Pairing) -> Schema:
     return Schema(fields | {"key": string()})
 
 
-def _stored(path: str) -> Stored:
+def _stored(path: str, upload: Upload | None) -> Stored | None:
+    if upload is not None:
+        found = upload.metadata()
+        return None if found is None else Stored(upload.url, found.get("scale"))
     with Reader(path) as reader:
         return Stored(path, reader.metadata.get("scale"))
 

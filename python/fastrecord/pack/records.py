@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.errors import Code
@@ -30,12 +30,15 @@ from fastrecord.pack.output import (
     removed_without_commit,
     reopen,
 )
-from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options
+from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.recode import Recode
 from fastrecord.pack.record_packer import ImportSettings, RecordPacker, all_rows
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.parse import parse_type
+
+if TYPE_CHECKING:
+    from fastrecord.operations.upload import Upload
 
 # Metadata of a source that would say something else of the new file.
 _OWN = ("classes", "shard", "made_of", "packs", "skipped")
@@ -89,6 +92,8 @@ def import_records(
     crop_index: bool = False,
     sixteen_bit: str | None = None,
     commit_bytes: int = 1 << 30,
+    staging: str | os.PathLike[str] | None = None,
+    store_options: Mapping[str, Any] | None = None,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Store the records of another format in one file, or in shards.
@@ -101,7 +106,7 @@ def import_records(
         source: A file, a folder, a pattern such as "train-{000..146}.tar" or "shards/*.parquet", or
             several of them.
         path: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
-            on.
+            on. Or a URL, as in `fastrecord.pack_folder`; one shard by default.
         format: Name of the format; "auto" looks at the source.
         mapping: Name in the file -> name in the source, such as {"image": "jpg", "label": "cls"}.
             Other fields are left out. By default all fields are stored.
@@ -130,6 +135,8 @@ def import_records(
         crop_index: Likewise.
         sixteen_bit: Likewise.
         commit_bytes: Commit durably each time this many bytes have been written.
+        staging: As in `fastrecord.pack_folder`.
+        store_options: Likewise.
         progress: Called a few times a second; an exception in it ends the import.
 
     Raises:
@@ -142,7 +149,7 @@ def import_records(
         KeyboardInterrupt: Ctrl-C; as for `fastrecord.pack_folder`.
     """
     started = time.perf_counter()
-    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes)
+    mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes, path, staging)
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     out = os.fspath(path)
     with opened(source, format, settings) as (found, each, where, why):
@@ -160,6 +167,8 @@ def import_records(
             shards=shards,
             shard_size=shard_size,
             commit_bytes=commit_bytes,
+            staging=staging,
+            store_options=store_options,
             progress=progress,
             started=started,
         )
@@ -262,6 +271,8 @@ def store(
     shards: int | None,
     shard_size: int | None,
     commit_bytes: int,
+    staging: str | os.PathLike[str] | None,
+    store_options: Mapping[str, Any] | None,
     progress: Callable[[PackProgress], None] | None,
     started: float,
     number_names: bool = True,
@@ -270,7 +281,7 @@ def store(
 
     Args:
         source: The source.
-        out: The file.
+        out: The file, or a URL.
         where: The source's name, for messages.
         mode: What to do with existing files.
         chosen: Fields and settings.
@@ -279,10 +290,50 @@ def store(
         shards: Likewise.
         shard_size: Likewise.
         commit_bytes: Likewise.
+        staging: Likewise.
+        store_options: Likewise.
         progress: Likewise.
         started: When the import began, by `time.perf_counter`.
         number_names: Whether labels that are names become numbers.
     """
+    sharded = shards is not None or shard_size is not None
+    with destination(out, mode, sharded=sharded, staging=staging, options=store_options) as (path, how, upload):
+        return _store(
+            source,
+            path,
+            where,
+            how,
+            chosen,
+            upload,
+            classes_from=classes_from,
+            bad_files=bad_files,
+            shards=shards,
+            shard_size=shard_size,
+            commit_bytes=commit_bytes,
+            progress=progress,
+            started=started,
+            number_names=number_names,
+        )
+
+
+def _store(
+    source: Source,
+    out: str,
+    where: str,
+    mode: Mode,
+    chosen: Chosen,
+    upload: Upload | None,
+    *,
+    classes_from: str | None,
+    bad_files: BadFiles,
+    shards: int | None,
+    shard_size: int | None,
+    commit_bytes: int,
+    progress: Callable[[PackProgress], None] | None,
+    started: float,
+    number_names: bool,
+) -> PackSummary:
+    """Store the records in files of this machine, as `store` says."""
     recode, types = chosen.recode, _types(chosen.types)
     fields = plan_fields(source, where, chosen.mapping, types, chosen.compression)
     if shard_size is not None and (recode.changes or chosen.compression is not None):
@@ -291,10 +342,14 @@ def store(
     if recode.changes and len(images) != 1:
         raise ValueError(f"images are changed in one field, and these records have {len(images)} of them")
     known = class_table(classes_from) if classes_from is not None else None
-    extend = mode == "append" or (mode == "resume" and _resumes_append(out))
-    if extend:
-        with Reader(out) as reader:
-            known = class_names(reader)
+    if upload is not None:
+        extend = upload.classes is not None
+        known = upload.classes if extend else known
+    else:
+        extend = mode == "append" or (mode == "resume" and _resumes_append(out))
+        if extend:
+            with Reader(out) as reader:
+                known = class_names(reader)
     named = number_names and LABEL not in types
     fields, classes = _numbered(source, where, fields, known, extend=extend, named=named)
     schema = schema_of(fields)
@@ -309,10 +364,11 @@ def store(
     elif shard_size is not None:
         parts = parts_of(out, ends_by_size(_sizes(source, fields), shard_size, classes or ()))
     else:
-        parts = [Part(out, 0, NEVER)]
+        parts = [Part(out, 0, NEVER)] if upload is None or upload.is_file else parts_of(out, [NEVER])
     packer = RecordPacker(
         source, where, fields, recode, bad_files, commit_bytes, progress, total=total, started=started
     )
+    packer.upload, packer.identity = upload, this.entry()
     kept = {name: value for name, value in source.metadata.items() if name not in _OWN}
     origin = os.path.basename(os.path.abspath(where))
 
