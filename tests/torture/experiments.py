@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.torture.cluster import ray_kills
+from tests.torture.cluster import ray_kills, ray_training
 from tests.torture.core import fuzz, sanitizers, seeded, threads
 from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
@@ -31,4 +31,5 @@ EXPERIMENTS: list[Experiment] = [
     endings.EXPERIMENT,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,
+    ray_training.EXPERIMENT,
 ]
