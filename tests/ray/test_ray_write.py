@@ -14,6 +14,7 @@ import ray.data
 import fastrecord as fr
 from fastrecord.ray import write_frec
 from tests.conftest import encode
+from tests.torture.cluster.ray_kills import Writes
 
 pytestmark = [
     pytest.mark.usefixtures("address"),
@@ -151,6 +152,13 @@ def test_repeated_tasks_write_no_record_twice(tmp_path: Path) -> None:
     assert len(list(marks.iterdir())) == summary.shards
     assert records(folder, "id") == [(number,) for number in range(30)]
     assert only_the_data_set(folder)
+
+
+def test_a_killed_driver_leaves_the_old_data_set_or_the_new_one(tmp_path: Path, address: str) -> None:
+    writes = Writes(address, tmp_path)
+    writes.kill_one(0)
+    assert not writes.failures, f"seed {writes.seed}"
+    assert writes.counts["new"] + writes.counts["old"] == 1
 
 
 def test_records_per_shard_is_a_limit_and_bad_records_are_listed(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ print("done", flush=True)
 """
 
 
-class _Cluster:
-    """A cluster of two CPUs on this machine, and writes that are killed."""
+class Writes:
+    """Writes that are killed, on a cluster of this machine that this process runs."""
 
     def __init__(self, address: str, folder: Path) -> None:
         self.address = address
@@ -123,13 +123,13 @@ class _Cluster:
 def run_here(count: int) -> Outcome:
     """Do everything in this process and its children."""
     with local_cluster() as address, short_folder() as folder:
-        cluster = _Cluster(address, folder)
+        writes = Writes(address, folder)
         for number in tqdm(range(count), unit="kill", disable=None):
-            cluster.kill_one(number)
-            if len(cluster.failures) >= 20:
+            writes.kill_one(number)
+            if len(writes.failures) >= 20:
                 break
-        told = ", ".join(f"{count:,} {what}" for what, count in sorted(cluster.counts.items()))
-        return Outcome(count, cluster.failures, f"seed {cluster.seed}; {told}")
+        told = ", ".join(f"{count:,} {what}" for what, count in sorted(writes.counts.items()))
+        return Outcome(count, writes.failures, f"seed {writes.seed}; {told}")
 
 
 def run(count: int) -> Outcome:
@@ -138,7 +138,14 @@ def run(count: int) -> Outcome:
 
 
 EXPERIMENT = Experiment(
-    "ray-kills", 1, "SIGKILLs of Ray's workers and drivers", "tests/torture/cluster/ray_kills.py", 2, 200, run
+    name="ray-kills",
+    promise=1,
+    what="SIGKILLs of Ray's workers and drivers",
+    where="tests/torture/cluster/ray_kills.py",
+    short=2,
+    long=200,
+    run=run,
+    in_tests=False,  # tests/ray/test_ray_write.py kills some on the cluster of its folder
 )
 
 if __name__ == "__main__":
