@@ -30,6 +30,13 @@ for profile in ("default", "ci"):
     )
 settings.load_profile("default")
 
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what the tests import: some collect after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 # A shell starts background jobs with Ctrl-C ignored, and the children of a test inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -278,10 +278,10 @@ print("good")
 def test_many_shards_are_read_with_few_open_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, access: str
 ) -> None:
-    folder = tmp_path_factory.getbasetemp() / "two hundred"
+    folder = tmp_path_factory.getbasetemp() / "many shards"
     if not folder.exists():
-        make(folder, 200)
-    script = LIMITED.format(path=str(folder), shards=200, per_shard=PER_SHARD, access=access, limit=64)
+        make(folder, 90)
+    script = LIMITED.format(path=str(folder), shards=90, per_shard=PER_SHARD, access=access, limit=64)
     assert run_child(script, tmp_path) == "good\n"
 
 

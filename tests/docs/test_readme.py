@@ -58,15 +58,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.ddp
 @pytest.mark.timeout(600)
-def test_quickstart_of_the_readme_runs_as_it_stands(folder: Path) -> None:
+def test_quickstart_of_the_readme_runs_as_it_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
     blocks = quickstart_blocks()
     assert [kind for kind, _ in blocks] == ["sh", "python", "python", "sh", "python"]
     outputs = []
     for kind, text in blocks:
         if kind == "python":
-            program = folder / "program.py"
-            program.write_text(text)
-            outputs.append(run([sys.executable, str(program)], folder))
+            exec(compile(text, "README.md", "exec"), {"__name__": "__main__"})
+            outputs.append(capsys.readouterr().out)
         else:
             outputs.append("".join(run(argv(line), folder) for line in text.splitlines()))
 
@@ -83,7 +85,10 @@ def test_quickstart_of_the_readme_runs_as_it_stands(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_on_pairs_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_page_on_pairs_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     noise = np.random.default_rng(0)
     for folder, side, suffix in (("lr", 32, "x4"), ("hr", 128, "")):
         (tmp_path / "data" / folder).mkdir(parents=True)
@@ -97,8 +102,8 @@ def test_the_page_on_pairs_runs_as_it_stands(tmp_path: Path) -> None:
     shown = (
         "    print(tuple(lr.shape), tuple(hr.shape), hr.dtype, hr.is_contiguous(memory_format=torch.channels_last))\n"
     )
-    program = tmp_path / "program.py"
-    program.write_text("import torch\n" + "".join(text + shown for kind, text in blocks if kind == "python"))
-    lines = run([sys.executable, str(program)], tmp_path).splitlines()
+    program = "import torch\n" + "".join(text + shown for kind, text in blocks if kind == "python")
+    exec(compile(program, "docs/pairs.md", "exec"), {"__name__": "__main__"})
+    lines = capsys.readouterr().out.splitlines()
     dtypes = ["torch.uint8", "torch.float32", "torch.uint8"]
     assert lines == [f"(8, 3, 24, 24) (8, 3, 96, 96) {dtype} True" for dtype in dtypes for _ in range(2)]

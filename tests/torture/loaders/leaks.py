@@ -107,7 +107,7 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
     hundred = min(_HUNDRED, max(1, count // 6))
     # Before the first count: it has a thread.
     hundreds = tqdm(range(0, count, hundred), unit="x100", disable=None)
-    for step in [*often, *rarely] * 3:
+    for step in [*often, *rarely] * (3 if count >= _ENOUGH else 1):
         step()
     first, samples = use(), Samples()
     failures: list[str] = []
