@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,11 @@ def test_records_per_shard_is_a_limit_and_bad_records_are_listed(tmp_path: Path)
     assert len(skipped) == 6
     with pytest.raises(Exception, match="bad_files"):
         write_frec(ray.data.from_items(rows), tmp_path / "other", types={"image": "image"})
+
+
+def test_a_task_does_not_import_torch() -> None:
+    program = "import sys, fastrecord.ray; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_urls_are_refused_with_the_way_out() -> None:

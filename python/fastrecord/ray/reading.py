@@ -16,7 +16,6 @@ from ray.data.datasource import Datasource, ReadTask
 
 from fastrecord._core import Reader, decode_records
 from fastrecord.checks import flag, integer
-from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.selection import MISSING, Selection, check_selection
 from fastrecord.dataset.shards import Paths
 from fastrecord.dataset.where import find_matching
@@ -28,6 +27,8 @@ from fastrecord.schema import FieldType
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+    from fastrecord.dataset.dataset import FastRecordDataset
 
 # A task hands over blocks of about this size; Ray joins them to its own.
 _BLOCK = 32 << 20
@@ -77,6 +78,8 @@ def read_frec(
         TypeError, ValueError: an argument is not allowed.
     """
     flag("decode", decode)
+    from fastrecord.dataset.dataset import FastRecordDataset  # imports torch, which no task needs
+
     if isinstance(path, FastRecordDataset):
         if classes is not None or allow_incomplete:
             raise ValueError("classes and allow_incomplete belong to paths: a data set has its own")
