@@ -87,6 +87,7 @@ def test_a_folder_is_packed_into_a_data_set_in_a_store(
     # The same again: refused, and known as complete.
     with pytest.raises(FileExistsError, match=r"packing/packed/train/dataset.json: exists already: `--append`"):
         pack(url)
+    assert not list((tmp_path / "staging").iterdir())
     environment.requests.clear()
     again = pack(url, resume=True)
     assert (again.packed, again.records, again.classes) == (0, 12, ["cat", "dog", "owl"])

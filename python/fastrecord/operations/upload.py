@@ -104,6 +104,8 @@ class Upload:
         try:
             self._begin()
         except BaseException:
+            if not os.path.exists(os.path.join(self._folder, _JOURNAL)):
+                shutil.rmtree(self._folder, ignore_errors=True)
             self._release()
             raise
         return self
