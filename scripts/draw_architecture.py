@@ -1,4 +1,4 @@
-"""Draw docs/img/architecture.svg, the picture of docs/architecture.md: python scripts/draw_architecture.py."""
+"""Draw docs/img/architecture.svg and node.svg: python scripts/draw_architecture.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-OUT = Path(__file__).parents[1] / "docs" / "img" / "architecture.svg"
-WIDTH, HEIGHT = 980, 582
+OUT = Path(__file__).parents[1] / "docs" / "img"
 LINE, TEXT, FAINT = "#5b6472", "#1f2430", "#626b79"
 WRITE, READ, KEPT, OUTSIDE = "#e3f0e6", "#e2ecf8", "#f7ecd5", "#f1f2f4"
 
@@ -62,8 +61,8 @@ def bar(x: int, y: int, parts: list[tuple[str, int]], height: int) -> str:
     return "\n".join(drawn)
 
 
-def picture() -> str:
-    """Return the whole picture as SVG."""
+def architecture() -> str:
+    """Return the picture of the way from input to training as SVG."""
     commit = [("payloads", 130), ("column chunks", 120), ("metadata", 80), ("directory", 80), ("footer", 60)]
     parts = [
         label(20, 28, "Writing"),
@@ -135,8 +134,70 @@ def picture() -> str:
         arrow((640, 529), (602, 529)),
         arrow((360, 529), (322, 529)),
     ]
+    return picture(980, 582, parts)
+
+
+def node() -> str:
+    """Return the picture of a node that reads from an object store as SVG."""
+    parts = [
+        label(20, 28, "A region"),
+        Box(
+            20, 40, 260, 170, KEPT, "Object store", ("dataset.json", "train-00000.frec", "train-00001.frec", "...")
+        ).draw(),
+        label(360, 28, "A node; the others are alike, and no message passes between them"),
+        f'<rect x="360" y="40" width="600" height="412" rx="6" fill="#ffffff" stroke="{LINE}" stroke-dasharray="5 4"/>',
+        Box(
+            400,
+            62,
+            240,
+            126,
+            WRITE,
+            "Bringing",
+            ("at most 16 requests a process,", "retried, checked against the", "file's own checksums"),
+            "store/",
+        ).draw(),
+        Box(
+            700,
+            62,
+            240,
+            126,
+            READ,
+            "The order",
+            ("(seed, epoch, position): which", "record each rank needs when,", "in all epochs to come"),
+            "sampler/",
+        ).draw(),
+        Box(
+            400,
+            232,
+            540,
+            74,
+            KEPT,
+            "Cache: a folder on a local disk, at most cache_size bytes",
+            ("sparse copies of shards, and marks of the parts that were checked",),
+        ).draw(),
+        *(
+            Box(
+                400 + 140 * rank, 350, 120, 82, READ, f"Rank {rank}" if rank < 3 else "Rank n", ("loader", "threads")
+            ).draw()
+            for rank in range(4)
+        ),
+        arrow((280, 125), (398, 125)),
+        label(300, 116, "ranges"),
+        arrow((698, 125), (642, 125)),
+        arrow((520, 188), (520, 230)),
+        *(arrow((460 + 140 * rank, 306), (460 + 140 * rank, 348)) for rank in range(4)),
+        label(20, 252, "What several ranks need is"),
+        label(20, 270, "downloaded once for the node."),
+        label(20, 306, "When room is needed, what is"),
+        label(20, 324, "needed again last is given up."),
+    ]
+    return picture(980, 472, parts)
+
+
+def picture(width: int, height: int, parts: list[str]) -> str:
+    """Return a picture of parts as SVG."""
     head = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-    size, sides = f"{WIDTH} {HEIGHT}", f'width="{WIDTH}" height="{HEIGHT}"'
+    size, sides = f"{width} {height}", f'width="{width}" height="{height}"'
     font = "font: 13px 'DejaVu Sans', Helvetica, Arial, sans-serif;"
     title = ".title { font-weight: bold; }"
     mono = ".mono { font-size: 12px; font-family: 'DejaVu Sans Mono', monospace; }"
@@ -145,7 +206,7 @@ def picture() -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" {sides}>',
             f"<style>text {{ {font} }} {title} {mono}</style>",
             f'<defs>{head}<path d="M0,0 L8,4 L0,8 z" fill="{LINE}"/></marker></defs>',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             *parts,
             "</svg>\n",
         ]
@@ -153,4 +214,5 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    OUT.write_text(picture(), encoding="utf-8")
+    for draw in (architecture, node):
+        (OUT / f"{draw.__name__}.svg").write_text(draw(), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.plan.cache import plan_cache_on_paper
+from fastrecord.plan.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.support import arrays
 from tests.support.commands import failed, good
@@ -129,6 +131,38 @@ def test_the_page_shows_what_the_command_prints() -> None:
     shown = page.partition("```console\n$ fastrecord ")[2].partition("\n```")[0].replace("\\\n", "")
     command, output = shown.split("\n", 1)
     assert good(*shlex.split(command)).rstrip() == output
+
+
+def test_the_table_and_the_prices_of_the_page_follow_from_plans() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = text.partition("## What it costs")[2]
+    rows = re.findall(r"^\| (\w+) \| (yes|no) \| (.+?) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    plans = []
+    for shuffle, affinity, cache, shown in rows:
+        more: dict[str, Any] = {"window": 2048} if shuffle == "blocks" else {}
+        plan = plan_cache_on_paper(
+            cache=cache, images=5e9, image_bytes=110e3, gpus=512, nodes=64, batch=64, shuffle=shuffle,
+            affinity=affinity == "yes", **more,
+        )  # fmt: skip
+        assert shown == " | ".join(
+            (
+                size_text(plan.first_epoch_bytes),
+                f"{plan.first_epoch_requests:,.0f}",
+                size_text(plan.epoch_bytes),
+                f"{plan.epoch_requests:,.0f}",
+            )
+        )
+        plans.append(plan)
+    requests = [(p.open_requests + p.first_epoch_requests + 9 * p.epoch_requests) / 1e6 for p in plans]
+    traffic = (plans[0].first_epoch_bytes + 9 * plans[0].epoch_bytes) / 1e9
+    assert f"later one | {requests[0]:,.0f} |" in page
+    assert f"later one | {traffic:,.0f} |" in page
+    words = re.sub(r"\s+", " ", page)
+    full, far = next(r for p, r in zip(plans, requests, strict=True) if p.shuffle == "full"), requests[3]
+    assert f'${requests[0]:,.0f}; with `shuffle="full"` ${full:,.0f}, most' in words
+    assert f"no affinity ${far:,.0f}. " in words
+    assert f"${traffic / 100:,.0f}, and ${10 * plans[0].first_epoch_bytes / 1e11:,.0f} without" in words
 
 
 def test_the_command_refuses_what_does_not_go_together() -> None:
