@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +27,23 @@ from fastrecord._core import crc32c
 from fastrecord.errors import Code
 from fastrecord.store.cached_file import CachedFile, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
-from fastrecord.store.marks import Part, is_busy, part_of, remove, write_whole
+from fastrecord.store.marks import Part, charge_of, is_busy, part_of, remove, write_whole
 from fastrecord.store.requests import PAGE, Answer, Store
 
 _STATE = "fastrecord-cache"
 _MARKS = ".frec.parts"
 # Bytes of the state file that are locked: to change what it says; while a process has the cache
-# open; while a manifest is read; generations.
-_CHANGE, _OPEN, _MANIFEST, _GENERATIONS = 0, 1, 2, 1 << 40
+# open; while a manifest is read; while only one process may make room; while a process uses a number in
+# `_WAITING`; generations.
+_CHANGE, _OPEN, _MANIFEST, _TURN, _SLOTS, _GENERATIONS = 0, 1, 2, 3, 1 << 20, 1 << 40
 # Seconds to wait for readers of what is to be given up.
 _PATIENCE = 60.0
 # Seconds within which the ranks of a node count as started together.
 _TOGETHER = 10.0
-# Numbers in the state file: how often parts were given up; bytes; how often a process has found it without others.
-_GENERATION, _USED, _SESSION = 0, 1, 2
+# Numbers in the state file: how often parts were given up; bytes; how often a process has found it without
+# others; whether a process gives up parts, or was killed when it did; and for each process the bytes that
+# it has reserved and no copy counts yet.
+_GENERATION, _USED, _SESSION, _GIVING, _WAITING = 0, 1, 2, 255, slice(256, 512)
 # Copies that a process has open at most: a share of the files that it may open, with two of them for each.
 _MOST_OPEN = max(4, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
 
@@ -53,13 +56,12 @@ class Hold:
     """
 
     def __init__(self, cache: Cache | None, generation: int) -> None:
-        self._cache, self.generation = cache, generation
+        self._caches, self.generation = [] if cache is None else [cache], generation
 
     def release(self) -> None:
         """Let go; a second call does nothing."""
-        cache, self._cache = self._cache, None
-        if cache is not None:
-            cache.release(self.generation)
+        with contextlib.suppress(IndexError):  # several threads may call it at once
+            self._caches.pop().release(self.generation)
 
     def __del__(self) -> None:
         self.release()
@@ -74,7 +76,7 @@ class Cache:
 
     Attributes:
         folder, limit: As given.
-        on_wait: Called while it waits for readers: each may release what this process holds.
+        on_wait: Called while it waits for other processes: each may release what this process holds.
 
     Raises:
         FastRecordError: the folder is something else. OSError: the system refuses it.
@@ -86,19 +88,22 @@ class Cache:
         self._process = os.getpid()
         self._lock, self._changing = threading.RLock(), threading.Lock()
         self._held: dict[int, int] = {}
+        self._turns, self._turn = threading.Lock(), 0
+        self._wanted: dict[str, NDArray[np.int64] | None] = {}
         # All that are in use, and the ones used last, which stay open. Those without a name are kept by who uses them.
         self._files: weakref.WeakValueDictionary[str, CachedFile] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, CachedFile] = OrderedDict()
         self._traffic: dict[str, Traffic] = {}
         self._session = 0
-        self._change = self._holding = -1
+        self._change = self._holding = self._slot = -1
         if folder is None:
             return
         with contextlib.suppress(FileExistsError):
             os.makedirs(folder)
         state = os.path.join(folder, _STATE)
         try:
-            if not os.path.exists(state) and os.listdir(folder):
+            # The state file is a cache's first: another process may be making it.
+            if (names := os.listdir(folder)) and _STATE not in names:
                 raise Code.CACHE.error(f"{folder}: holds other files: give the cache a folder of its own")
             self._change = os.open(state, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -119,6 +124,7 @@ class Cache:
                 self._state[_SESSION] += 1
             lock(self._holding, _OPEN, shared=True)
             self._session = int(self._state[_SESSION])
+            self._slot = self._take_slot()
 
     @property
     def is_named(self) -> bool:
@@ -141,7 +147,7 @@ class Cache:
                 place = None if self.folder is None else os.path.join(self.folder, f"{name}.frec")
                 named, base = (place, None) if self.is_named else (None, place)
                 traffic = self.traffic(store)
-                about = named, self.reserve, traffic
+                about = named, self, traffic
                 found = CachedFile(store, shard, *about, session=self._session, head=head, base=base)
                 self._files[name] = found
             closed = None
@@ -190,17 +196,56 @@ class Cache:
         return int(self._state[_USED]) if self.is_named else 0
 
     def reserve(self, size: int) -> None:
-        """Make room for bytes that are to be written; below 0, take back bytes that were not needed.
+        """Make room for bytes that are to be written; `settle` says what became of them.
 
         Raises:
             FastRecordError: the limit is too small for what is needed at once.
         """
-        if not self.is_named or not size:
+        pause = pauses()
+        while self.is_named and size and not self._try_reserve(size):
+            self._let_go()
+            pause()
+
+    def _try_reserve(self, size: int) -> bool:
+        """Reserve bytes, unless it takes room that only another thread or process may make now."""
+        with self._alone():
+            if self.limit is not None and self.used + size > self.limit:
+                if self._turn != threading.get_ident():
+                    if not try_lock(self._holding, _TURN):
+                        return False
+                    unlock(self._holding, _TURN)
+                self._make_room(size)
+            self._state[_USED] += size
+            self._wait_for(size)
+        return True
+
+    @contextlib.contextmanager
+    def turn(self, wanted: Iterable[tuple[CachedFile, NDArray[np.int64] | None]]) -> Iterator[None]:
+        """Let no other thread or process make room meanwhile, so that what this one brings stays.
+
+        Args:
+            wanted: Copies and records, None for all, that are not given up either.
+        """
+        if not self.is_named:
+            yield
+            return
+        with self._turns, locked(self._change, _TURN):
+            self._turn, self._wanted = threading.get_ident(), {file.place or "": records for file, records in wanted}
+            try:
+                yield
+            finally:
+                self._turn, self._wanted = 0, {}
+
+    def settle(self, reserved: int, kept: int) -> None:
+        """End a reservation, or a part of it: copies count the bytes that are kept, the others are not needed."""
+        if not self.is_named:
+            return
+        if kept == reserved:
+            self._wait_for(-reserved)
             return
         with self._alone():
-            if size > 0 and self.limit is not None and self.used + size > self.limit:
-                self._make_room(size)
-            self._state[_USED] = max(0, self.used + size)
+            self._state[_USED] = max(0, self.used + kept - reserved)
+            self._wait_for(-reserved)
 
     def give_up(self, files: Sequence[tuple[CachedFile, Sequence[str], NDArray[np.int64]]]) -> int:
         """Give up payloads: fields and records of copies. Waits until none reads them; return their bytes.
@@ -209,6 +254,7 @@ class Cache:
             FastRecordError: processes still read them after a minute.
         """
         with self._alone():
+            self._recover()
             return self._give_up(files)
 
     def manifest(self, url: str, ask: Callable[[str | None], Answer | None]) -> bytes:
@@ -265,46 +311,99 @@ class Cache:
 
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
-        self._lock, self._changing = threading.RLock(), threading.Lock()
+        self._lock, self._changing, self._turns = threading.RLock(), threading.Lock(), threading.Lock()
         for file in list(self._files.values()):
             file.after_fork()
         for traffic in self._traffic.values():
             traffic.after_fork()
 
     def _give_up(self, files: Sequence[tuple[CachedFile, Sequence[str], NDArray[np.int64]]]) -> int:
-        for file, fields, records in files:
-            file.forget(fields, records)
+        self._state[_GIVING] = 1  # it stays if this is killed between two numbers
+        freed = sum(file.forget(fields, records) for file, fields, records in files)
         self._wait_for_readers()
-        freed = sum(file.free(fields, records) for file, fields, records in files)
+        for file, fields, records in files:
+            file.free(fields, records)
         self._state[_USED] = max(0, self.used - freed)
+        self._state[_GIVING] = 0
         return freed
 
     def _make_room(self, size: int) -> None:
         """Give up the copies that were not used for longest."""
         limit = self.limit or 0
+        self._recover()
         with os.scandir(self._place) as entries:
             copies = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.endswith(_MARKS)]
-        for _, marks in sorted(copies):
+        places = [os.path.join(self._place, name.removesuffix(".parts")) for _, name in sorted(copies)]
+        for place in sorted(places, key=self._wanted.__contains__):
             if self.used + size <= limit:
                 return
-            place = os.path.join(self._place, marks.removesuffix(".parts"))
-            freed = remove(place, self._session)
+            freed = 0 if place in self._wanted else remove(place, self._session)
             self._state[_USED] = max(0, self.used - freed)
             if not freed and (file := self._found(place)) is not None:
-                for field in file.payload_fields:
-                    self._give_up([(file, [field], file.here(field))])
+                records = np.arange(file.shard.records)
+                if place in self._wanted:
+                    kept = self._wanted[place]
+                    records = np.setdiff1d(records, records if kept is None else kept)
+                self._give_up([(file, file.payload_fields, records)])
         if self.used + size > limit:
             raise Code.CACHE.error(
                 f"{self.folder}: cache_size={limit:,} bytes are too few: {size:,} bytes more are needed at once"
             )
+
+    def _take_slot(self) -> int:
+        """Return the number in `_WAITING` that is this process's; -1 if all are taken."""
+        for slot in range(_WAITING.stop - _WAITING.start):
+            if try_lock(self._holding, _SLOTS + slot):
+                if self._state[_WAITING][slot]:  # of a process that was killed
+                    self._state[_WAITING][slot], self._state[_GIVING] = 0, 1
+                return slot
+        return -1
+
+    def _wait_for(self, size: int) -> None:
+        """Count bytes that this process has reserved, and no copy counts yet."""
+        with self._lock:
+            if self._slot >= 0:
+                self._state[_WAITING][self._slot] += size
+
+    def _dead(self) -> list[int]:
+        """Return the slots of killed processes that had reserved something."""
+        return [slot for slot in np.flatnonzero(self._state[_WAITING]).tolist() if self._is_dead(slot)]
+
+    def _is_dead(self, slot: int) -> bool:
+        if slot == self._slot or not try_lock(self._change, _SLOTS + slot):
+            return False
+        unlock(self._change, _SLOTS + slot)
+        return True
+
+    def _recover(self) -> None:
+        """Give back what killed processes have left, if any, and count again, beside processes that go on."""
+        if not (self._state[_GIVING] or self._dead()):
+            return
+        self._state[_GIVING] = 1
+        self._wait_for_readers()  # of what was given up
+        self._state[_WAITING][self._dead()] = 0
+        for place in self._copies():
+            if is_busy(place) and (file := self._found(place)) is not None:
+                file.clear(alone=False)
+        # What becomes a copy's meanwhile counts twice, not never, until the next time.
+        waiting = int(self._state[_WAITING].sum())
+        self._state[_USED] = waiting + sum(map(charge_of, self._copies()))
+        self._state[_GIVING] = 0
+
+    def _copies(self) -> list[str]:
+        names = os.listdir(self._place)
+        return [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
+
+    def _let_go(self) -> None:
+        for release in list(self.on_wait):
+            release()
 
     def _wait_for_readers(self) -> None:
         before = int(self._state[_GENERATION])
         self._state[_GENERATION] = before + 1
         end, pause = time.monotonic() + _PATIENCE, pauses()
         while not try_lock(self._change, _GENERATIONS, before + 1):
-            for release in list(self.on_wait):
-                release()
+            self._let_go()
             if time.monotonic() > end:
                 raise Code.CACHE.error(
                     f"{self.folder}: its limit of {self.limit or 0:,} bytes is reached, and processes still read what "
@@ -315,8 +414,15 @@ class Cache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with self._changing, locked(self._change, _CHANGE):
-            yield
+        with self._changing:
+            pause = pauses()
+            while not try_lock(self._change, _CHANGE):
+                self._let_go()  # who has the lock may be waiting for what this process holds
+                pause()
+            try:
+                yield
+            finally:
+                unlock(self._change, _CHANGE)
 
     def _sweep(self) -> None:
         """Remove what killed processes have left, and measure the rest."""
@@ -331,9 +437,9 @@ class Cache:
             elif name.endswith(_MARKS) and is_busy(path.removesuffix(".parts")):
                 file = self._found(path.removesuffix(".parts"))
                 if file is not None:
-                    file.clear()
-        with os.scandir(self._place) as entries:
-            self._state[_USED] = sum(entry.stat().st_blocks * 512 for entry in entries if entry.name.endswith(".frec"))
+                    file.clear(alone=True)
+        self._state[_GIVING] = self._state[_WAITING] = 0
+        self._state[_USED] = sum(map(charge_of, self._copies()))
 
     def _found(self, place: str) -> CachedFile | None:
         """Return a copy that is here; None if it is none."""
@@ -341,5 +447,5 @@ class Cache:
         part = part_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.
-            file = CachedFile(Store.of(self._place), part, place, self.reserve, Traffic())
+            file = CachedFile(Store.of(self._place), part, place, self, Traffic())
         return file

@@ -15,10 +15,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,28 +48,33 @@ from fastrecord.store.marks import (
     OPENING,
     Marks,
     Part,
+    charge,
     etag_of,
     first_page,
     is_checked,
     marks_of,
     open_shared,
+    set_charge,
     set_checked,
     set_etag,
     set_session,
     write_whole,
 )
-from fastrecord.store.requests import PAGE, PART, Store, at_once, is_forked
+from fastrecord.store.requests import PAGE, PART, Store, at_once, is_forked, submit
 from fastrecord.store.stretches import Numbers, Stretches, grouped, lacking, merged, pairs_of, total
 
 # What is read from the end of a file at first: its columns, if it is not large.
 _TAIL = 64 << 10
 _BYTES_PER_RECORD = 56
 _MOST_TAIL = 32 << 20
+# Padding between two payloads is shorter.
+_PADDING = 256
 # Gaps that are read too, because a request for each side costs more.
 _GAP = 64 << 10
 # Who needs all records in the end asks for all that lie in the same run of so many bytes.
 _RUN = 2 << 20
 _MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of memory each
+_MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
 # A part whose checksum differs is asked for again so many times.
 _ATTEMPTS = 3
 _TOUCH_SECONDS = 5.0
@@ -109,6 +114,16 @@ class Traffic:
         self._lock = threading.Lock()
 
 
+class Room(Protocol):
+    """Counts the bytes of all copies, and keeps them below a limit."""
+
+    def reserve(self, size: int) -> None:
+        """Make room for bytes that are to be written."""
+
+    def settle(self, reserved: int, kept: int) -> None:
+        """End a reservation, or a part of it: the copy counts the bytes that are kept."""
+
+
 class CachedFile:
     """A local copy of a shard; closed when nothing refers to it.
 
@@ -116,8 +131,7 @@ class CachedFile:
         store: Where the shard lies.
         shard: What the manifest says of it.
         place: The sparse file; None for one without a name, which is gone with this object.
-        reserve: Called with bytes before they are written; makes room for them. Below 0 it takes
-            back what was not needed.
+        room: Where its bytes count.
         traffic: Counts what is brought and found.
         session: The session of the cache; who opens a copy in it may use it until it ends.
         head: What has been read of it already.
@@ -134,7 +148,7 @@ class CachedFile:
         store: Store,
         shard: Part,
         place: str | None,
-        reserve: Callable[[int], None],
+        room: Room,
         traffic: Traffic,
         *,
         session: int = 0,
@@ -142,7 +156,7 @@ class CachedFile:
         base: str | None = None,
     ) -> None:
         self.store, self.shard, self.place = store, shard, place
-        self._reserve, self._traffic, self._session = reserve, traffic, session
+        self._room, self._traffic, self._session = room, traffic, session
         self._head, self._base_place = head, base
         self._lock = threading.RLock()
         self._turns = threading.Condition()
@@ -153,6 +167,7 @@ class CachedFile:
         self._fields: list[str] = []
         self._payload_fields: list[str] = []
         self._all_parts: dict[str, Numbers] = {}
+        self._all_places: tuple[list[str], Numbers, Numbers, Numbers] | None = None
         # Of fields: all sizes; and the generation of the cache in which all their parts were here.
         self._sizes: dict[tuple[str, ...], Numbers] = {}
         self._whole: dict[tuple[str, ...] | None, int] = {}
@@ -283,22 +298,30 @@ class CachedFile:
             self._sizes[key] = found
         return found
 
-    def forget(self, fields: Sequence[str], records: Numbers) -> None:
-        """Mark payloads as not here; `free` gives back their space once none reads them any more."""
-        marks = self._known_marks
-        for name in self._known(fields):
-            if name in self._payload_fields:
-                marks[self._first_mark(name) + records] = 0
+    def forget(self, fields: Sequence[str], records: Numbers) -> int:
+        """Mark payloads as not here; return the bytes of those that were.
 
-    def free(self, fields: Sequence[str], records: Numbers) -> int:
-        """Give back the space of payloads that are not marked as here; return their bytes."""
-        freed = 0
+        `free`, with the same arguments, gives back their space once none reads them any more.
+        """
+        marks, size = self._known_marks, 0
+        self._count(1)  # until they are free
+        with self._changing():
+            for name in self._known(fields):
+                if name in self._payload_fields:
+                    gone = records[marks[self._first_mark(name) + records] != 0]
+                    marks[self._first_mark(name) + gone] = 0
+                    size += self._bytes_of(name, gone)
+            set_charge(marks, charge(marks) - size)
+        return size
+
+    def free(self, fields: Sequence[str], records: Numbers) -> None:
+        """Give back the space of payloads that are not marked as here."""
         marks = self._known_marks
         for name in self._known(fields):
             if name in self._payload_fields and marks[self._field_mark(name)]:
-                with self._claim(merged(pairs_of(self._parts(name, records)), _GAP)):
-                    freed += self._punch_unmarked(name, records)
-        return freed
+                with self._claim(self._blocks(name, records)):
+                    self._punch_unmarked(name, records)
+        self._count(-1)
 
     def here(self, name: str) -> Numbers:
         """Return the records whose payloads of a field are here, int64 (N,)."""
@@ -373,8 +396,37 @@ class CachedFile:
 
     def _count(self, change: int) -> None:
         marks = self._known_marks
-        with self._lock, locked(self._descriptor, COUNT):
+        with self._changing():
             marks[BUSY] = min(255, max(0, int(marks[BUSY]) + change))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let one thread of one process at a time change what is counted."""
+        with self._lock:
+            if self.place is None:
+                yield
+                return
+            with locked(self._descriptor, COUNT):
+                yield
+
+    def _mark(self, name: str, records: Numbers, value: int) -> int:
+        """Mark payloads as here; return their bytes, which count from now on."""
+        marks, size = self._known_marks, self._bytes_of(name, records)
+        with self._changing():
+            marks[self._first_mark(name) + records] = value
+            set_charge(marks, charge(marks) + size)
+        return size
+
+    def _head_bytes(self) -> int:
+        return PAGE + self._tail()
+
+    def _column_bytes(self, name: str) -> int:
+        """Return the bytes of a field's columns that do not come with the head."""
+        tail = self._tail()
+        return total(lacking([(0, PAGE), (self.shard.bytes - tail, tail)], field_parts(self._open_reader(), name)))
+
+    def _bytes_of(self, name: str, records: Numbers) -> int:
+        return int(pairs_of(self._parts(name, records))[:, 1].sum()) if len(records) else 0
 
     def _once(self, is_done: Callable[[], bool], work: Callable[[], Any]) -> None:
         """Do what one process does for all; others wait."""
@@ -424,8 +476,14 @@ class CachedFile:
 
     def _begin(self, path: str) -> None:
         """Bring the head of a new copy."""
-        self._reserve(self._tail() + PAGE)
-        write_whole(path, self._bring_head())
+        reserved, kept = self._head_bytes(), 0
+        self._room.reserve(reserved)
+        try:
+            content = self._bring_head()
+            write_whole(path, content)
+            kept = charge(np.frombuffer(content[:PAGE], np.uint8))
+        finally:
+            self._room.settle(reserved, kept)
 
     def _open_base(self) -> None:
         """Open a copy that can only be read, if there is one."""
@@ -445,6 +503,7 @@ class CachedFile:
     def _bring_head(self) -> bytes:
         """Bring what opening reads; return the first marks."""
         shard, size = self.shard, self.shard.bytes
+        os.ftruncate(self._descriptor, 0)  # a killed process may have left something
         os.ftruncate(self._descriptor, size)
         if size <= PAGE:
             raise self._other("it is shorter than a commit")
@@ -461,12 +520,12 @@ class CachedFile:
         if (file_id, commit) != (shard.file_id, shard.commit):
             raise self._other(f"it is file {file_id} at commit {commit}")
         self._fetch(lacking(here, rest), head.etag, parallel=True)
-        here += rest
+        known = here + rest
         reader = self._open_reader()
         fields = list(reader.schema)
         columns = np.zeros(len(fields), np.uint8)
         for at, name in enumerate(fields):
-            if not lacking(here, field_parts(reader, name)):
+            if not lacking(known, field_parts(reader, name)):
                 with suppress(CorruptFileError):  # it is asked for again
                     check_field(reader, name)
                     columns[at] = HERE
@@ -475,7 +534,11 @@ class CachedFile:
             self._within_tail(name, start) if columns[fields.index(name)] else bytes(shard.records)
             for name in payload_fields(reader)
         ]
-        return b"".join((first_page(shard, head.etag).tobytes(), columns.tobytes(), *payloads))
+        page = first_page(shard, head.etag)
+        found = [np.flatnonzero(np.frombuffer(marks, np.uint8)) for marks in payloads]
+        counted = (self._bytes_of(name, part) for name, part in zip(payload_fields(reader), found, strict=True))
+        set_charge(page, self._head_bytes() + sum(counted))
+        return b"".join((page.tobytes(), columns.tobytes(), *payloads))
 
     def _within_tail(self, name: str, start: int) -> bytes:
         """Return the marks of payloads: those are here that lie behind `start`, and those without a byte."""
@@ -548,26 +611,95 @@ class CachedFile:
                 marks[self._field_mark(name)] = 0
                 if here is not None:
                     marks[first + here] = 0
+        marks[BUSY] = max(1, int(marks[BUSY]))  # what was lost is cleared by the next session
         set_checked(marks)
 
-    def clear(self) -> None:
-        """Give back what a killed process had written without a mark; no process reads the copy."""
-        marks = self._known_marks
-        for name in self._payload_fields:
-            if marks[self._field_mark(name)]:  # else its end of the file may be shared with others, and is small
-                self._punch_unmarked(name, np.arange(self.shard.records))
-        marks[BUSY] = 0
+    def clear(self, *, alone: bool) -> None:
+        """Give back what killed processes had written without a mark, and count what is here again.
 
-    def _punch_unmarked(self, name: str, records: Numbers) -> int:
-        """Give back the space of payloads that are not here; return their bytes."""
+        No process reads what has no mark.
+
+        Args:
+            alone: Whether no other process uses the copy.
+        """
+        marks, reader = self._known_marks, self._open_reader()
+        for name in self._payload_fields:
+            if marks[self._field_mark(name)]:  # without its columns none of it was brought
+                unmarked = np.flatnonzero(marks[self._first_mark(name) :][: self.shard.records] == 0)
+                with nullcontext() if alone else self._claim(self._blocks(name, unmarked)):
+                    self._punch_unmarked(name, unmarked)
+        with self._changing():
+            size = self._head_bytes()
+            for name in list(reader.schema):
+                if marks[self._field_mark(name)]:
+                    size += self._column_bytes(name)
+                    size += self._bytes_of(name, self.here(name)) if name in self._payload_fields else 0
+            set_charge(marks, size)
+            if alone:
+                marks[BUSY] = 0
+
+    def _punch_unmarked(self, name: str, records: Numbers) -> None:
+        """Give back the blocks of payloads that are not here, unless something else that is here lies in them."""
         gone = records[self._known_marks[self._first_mark(name) + records] == 0]
-        pairs = pairs_of(self._parts(name, gone))
-        for offset, length in merged(pairs, 0):
-            start, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
+        for offset, length in self._joined(pairs_of(self._parts(name, gone))):
+            start, end = offset // PAGE * PAGE, -(-(offset + length) // PAGE) * PAGE
+            if start < offset and self._is_used(start):
+                start += PAGE
+            if end > offset + length and self._is_used(end - PAGE):
+                end -= PAGE
             if end > start:
                 with suppress(OSError):  # a file system without holes keeps the space
                     punch_hole(self._descriptor, start, end - start)
-        return int(pairs[:, 1].sum())
+
+    def _blocks(self, name: str, records: Numbers) -> Stretches:
+        """Return the stretches of whole blocks in which payloads lie."""
+        pairs = pairs_of(self._parts(name, records))
+        starts, ends = pairs[:, 0] // PAGE * PAGE, -(-pairs.sum(axis=1) // PAGE) * PAGE
+        return merged(np.stack([starts, ends - starts], axis=1), _GAP)
+
+    def _is_used(self, block: int) -> bool:
+        """Return whether something that is here lies in a block."""
+        if self.shard.records > _MOST_PLACES:
+            return True
+        starts, ends, places = self._places()
+        first, last = np.searchsorted(ends, block, "right"), np.searchsorted(starts, block + PAGE, "left")
+        return bool(self._known_marks[places[first:last]].any())
+
+    def _joined(self, pairs: Numbers) -> Stretches:
+        """Return the stretches of payloads: those with nothing but padding between them are one."""
+        if not len(pairs) or self.shard.records > _MOST_PLACES:
+            return merged(pairs, 0)
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        starts, ends = pairs[:, 0], np.maximum.accumulate(pairs[:, 0] + pairs[:, 1])
+        between = np.diff(np.searchsorted(self._places()[0], starts)) > 1
+        apart = (starts[1:] > ends[:-1]) & (between | (starts[1:] > ends[:-1] + _PADDING))
+        cuts = np.flatnonzero(apart) + 1
+        firsts, lasts = np.r_[0, cuts], np.r_[cuts, len(pairs)] - 1
+        return [(int(start), int(end - start)) for start, end in zip(starts[firsts], ends[lasts], strict=True)]
+
+    def _places(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return where parts of the file begin and end, and where their marks are, in order, int64 (N,) each.
+
+        What is no payload has the mark of byte 0, which is not 0.
+        """
+        marks = self._known_marks
+        known = [name for name in self._payload_fields if marks[self._field_mark(name)]]
+        if self._all_places is None or self._all_places[0] != known:
+            reader, end = self._open_reader(), self.shard.bytes - PAGE
+            first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
+            fixed = [(0, PAGE), (end, PAGE), *commit_parts(self.where, first, footer, end)[3:]]
+            fixed += [stretch for name in self._fields for stretch in field_parts(reader, name)]
+            rows = [np.array([(start, start + length, 0) for start, length in fixed], np.int64)]
+            for name in known:
+                parts = self._parts(name, np.arange(self.shard.records))
+                numbers = self._first_mark(name) + np.arange(self.shard.records)
+                for start, length in (parts[:, :2].T, parts[:, 2:].T):
+                    rows.append(np.stack([start, start + length, numbers], axis=1)[length > 0])
+            table = np.concatenate(rows)
+            table = table[np.argsort(table[:, 0], kind="stable")]
+            ends = np.maximum.accumulate(table[:, 1])
+            self._all_places = known, table[:, 0].copy(), ends, table[:, 2].copy()
+        return self._all_places[1:]
 
     def _open_reader(self) -> Reader:
         if self._reader is None:
@@ -580,27 +712,36 @@ class CachedFile:
         marks, reader = self._known_marks, self._open_reader()
         for name in names:
             stretches = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
-            at, reserved, used = self._field_mark(name), total(stretches), 0
-            self._reserve(reserved)
+            at, reserved, used = self._field_mark(name), self._column_bytes(name), 0
+            self._room.reserve(reserved)
             try:
                 with self._counted(), self._claim(stretches):
                     if not marks[at]:  # else another process has brought it
                         self._until_sound(stretches, partial(check_field, reader, name))
-                        marks[at] = HERE
+                        with self._changing():
+                            marks[at] = HERE
+                            set_charge(marks, charge(marks) + reserved)
                         used = reserved
             finally:
-                self._reserve(used - reserved)
+                self._room.settle(reserved, used)
 
     def _bring_payloads(self, name: str, records: Numbers) -> None:
         parts = self._parts(name, records)
         # Before parts are claimed: making room may need to claim parts of other files.
-        self._reserve(int(pairs_of(parts)[:, 1].sum()))
+        self._room.reserve(int(pairs_of(parts)[:, 1].sum()))
         # The helper of a forked child takes one call at a time, and makes its requests side by side.
         groups = [np.arange(len(records))] if is_forked() else grouped(parts, _GAP, PART)
         if len(groups) == 1:
             self._bring_group(name, records, parallel=True)
-        else:
-            at_once(*(partial(self._bring_group, name, records[group]) for group in groups))
+            return
+        futures = [submit(self._bring_group, name, records[group]) for group in groups]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            for group, future in zip(groups, futures, strict=True):
+                if future.cancel():  # after an error
+                    self._room.settle(self._bytes_of(name, records[group]), 0)
 
     def _bring_group(self, name: str, records: Numbers, *, parallel: bool = False) -> None:
         """Bring payloads for which space is reserved."""
@@ -608,32 +749,31 @@ class CachedFile:
         pairs, used = pairs_of(self._parts(name, records)), 0
         try:
             with self._counted(), self._claim(merged(pairs, _GAP)):
-                wanted = records = records[marks[first + records] == 0]
+                records = records[marks[first + records] == 0]
                 if self._base_marks is not None:
-                    self._take_base(name, records)
+                    used += self._take_base(name, records)
                     records = records[marks[first + records] == 0]
                 for _ in range(_ATTEMPTS):
-                    self._download(merged(pairs_of(self._parts(name, records)), _GAP), parallel=parallel)
+                    self._download(self._joined(pairs_of(self._parts(name, records))), gap=_GAP, parallel=parallel)
                     damaged = damaged_payloads(reader, name, records)
-                    marks[first + np.delete(records, damaged)] = HERE
+                    used += self._mark(name, np.delete(records, damaged), HERE)
                     records = records[damaged]
                     if not len(records):
                         break
                 # What is damaged in the store itself is reported by who reads it, by record.
-                marks[first + records] = BAD
-                used = int(pairs_of(self._parts(name, wanted))[:, 1].sum())
+                used += self._mark(name, records, BAD)
         finally:
-            self._reserve(used - int(pairs[:, 1].sum()))
+            self._room.settle(int(pairs[:, 1].sum()), used)
 
-    def _take_base(self, name: str, records: Numbers) -> None:
-        """Copy payloads from a copy that can only be read."""
-        marks, base, first = self._known_marks, self._base_marks, self._first_mark(name)
+    def _take_base(self, name: str, records: Numbers) -> int:
+        """Copy payloads from a copy that can only be read; return their bytes."""
+        base, first = self._base_marks, self._first_mark(name)
         if base is None:
-            return
+            return 0
         records = records[base[first + records] == HERE]
         self._copy_base(merged(pairs_of(self._parts(name, records)), 0))
         # Its owner may have given them up since.
-        marks[first + np.delete(records, damaged_payloads(self._open_reader(), name, records))] = HERE
+        return self._mark(name, np.delete(records, damaged_payloads(self._open_reader(), name, records)), HERE)
 
     def _until_sound(self, stretches: Stretches, check: Callable[[], Any]) -> None:
         """Download, and again if a checksum differs: a proxy may have damaged it."""
@@ -646,11 +786,11 @@ class CachedFile:
                 if attempt == _ATTEMPTS:
                     raise
 
-    def _download(self, stretches: Stretches, *, parallel: bool) -> None:
+    def _download(self, stretches: Stretches, *, gap: int = 0, parallel: bool) -> None:
         marks = self._known_marks
         etag = etag_of(marks)
         try:
-            self._fetch(stretches, etag, parallel=parallel)
+            self._fetch(stretches, etag, gap=gap, parallel=parallel)
         except FastRecordError as error:
             if error.code != Code.REPLACED:
                 raise
@@ -660,13 +800,13 @@ class CachedFile:
             if footer.etag == etag or footer.etag is None or bytes(footer.data) != here:
                 raise
             set_etag(marks, footer.etag)
-            self._fetch(stretches, footer.etag, parallel=parallel)
+            self._fetch(stretches, footer.etag, gap=gap, parallel=parallel)
 
-    def _fetch(self, stretches: Stretches, etag: str | None, *, parallel: bool) -> None:
+    def _fetch(self, stretches: Stretches, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
         if stretches:
             place = self.place or f"/proc/{os.getpid()}/fd/{self._descriptor}"
-            self.store.download(self.shard.name, stretches, place, etag, parallel=parallel)
-            self._traffic.add(brought=total(stretches))
+            brought = self.store.download(self.shard.name, stretches, place, etag, gap=gap, parallel=parallel)
+            self._traffic.add(brought=brought)
 
     def _with_neighbours(self, name: str, records: Numbers) -> Numbers:
         """Return also the records that are not here and lie in the same runs of bytes."""

@@ -21,8 +21,10 @@ Marks = NDArray[np.uint8]
 
 MAGIC = b"frecparts1\n"
 # Places in the page: how many processes bring parts, or were killed when they did; the session in which
-# it was opened last; the boot of the machine after which it was checked; what the copy is of.
-BUSY, _SESSION, _BOOT, _NUMBERS, _ETAG = 16, slice(24, 32), slice(32, 80), slice(80, 112), slice(128, 640)
+# it was opened last; the boot of the machine after which it was checked; what the copy is of; the bytes of
+# the parts that are here.
+BUSY, _SESSION, _BOOT, _NUMBERS, _CHARGE = 16, slice(24, 32), slice(32, 80), slice(80, 112), slice(112, 120)
+_ETAG = slice(128, 640)
 # What a byte says: the part is here; it is here, but damaged in the store itself.
 HERE, BAD = 1, 2
 # Places of the copy that are locked, beyond all its bytes: while it is opened, or removed; while one process
@@ -78,6 +80,22 @@ def set_session(marks: Marks, session: int) -> None:
     marks[_SESSION] = np.array([last], "<i8").view(np.uint8)
 
 
+def charge(marks: Marks) -> int:
+    """Return the bytes of the parts that are here."""
+    return int(marks[_CHARGE].view("<i8")[0])
+
+
+def set_charge(marks: Marks, size: int) -> None:
+    """Note them."""
+    marks[_CHARGE] = np.array([size], "<i8").view(np.uint8)
+
+
+def charge_of(place: str) -> int:
+    """Return the bytes of the parts of a copy that are here; 0 if it has no marks."""
+    page = _page(place)
+    return 0 if page is None else charge(np.frombuffer(page, np.uint8))
+
+
 def marks_of(place: str) -> str:
     """Return the path of the marks of a copy."""
     return f"{place}.parts"
@@ -100,7 +118,7 @@ def is_busy(place: str) -> bool:
 
 
 def remove(place: str, session: int) -> int:
-    """Remove a copy unless a process of this session has opened it; return the bytes that it took.
+    """Remove a copy unless a process of this session has opened it; return the bytes that were here.
 
     Such a process may have it mapped still: in the copy that follows, it would not see what is brought.
     """
@@ -120,7 +138,7 @@ def remove(place: str, session: int) -> int:
                     os.unlink(path)
         except PermissionError:
             return 0  # another user's
-        return os.fstat(descriptor).st_blocks * 512
+        return 0 if page is None else charge(np.frombuffer(page, np.uint8))
     finally:
         os.close(descriptor)
 

@@ -117,21 +117,26 @@ class Store:
         place: str,
         etag: str | None,
         *,
+        gap: int = 0,
         parallel: bool = True,
-    ) -> None:
-        """Copy bytes of an object to the same places of a file.
+    ) -> int:
+        """Copy bytes of an object to the same places of a file; nothing else is written to it.
 
         Args:
             name: The object.
             stretches: (offset, length) of each run of bytes.
             place: The file.
             etag: As in `get`.
+            gap: One request brings stretches that are at most so many bytes apart.
             parallel: Make requests side by side, if there are several.
+
+        Returns:
+            The bytes that came, those between stretches too.
 
         Raises:
             FileNotFoundError, FastRecordError: as in `get`. OSError: the file cannot be written.
         """
-        _where_it_works(_download, self, name, list(stretches), place, etag, parallel)
+        return _where_it_works(_download, self, name, list(stretches), place, etag, gap, parallel)
 
     def put(self, name: str, content: Any, *, mode: str | Mapping[str, str | None] = "overwrite") -> None:
         """Write an object: it is there as a whole, or not at all.
@@ -336,32 +341,52 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
 
 
 def _download(
-    store: Store, name: str, stretches: Sequence[tuple[int, int]], place: str, etag: str | None, parallel: bool
-) -> None:
-    copies = [
-        partial(_copy, store, name, start, min(PART, offset + length - start), place, etag)
-        for offset, length in stretches
-        for start in range(offset, offset + length, PART)
-    ]
-    if parallel and len(copies) > 1:
-        at_once(*copies)
-        return
-    for copy in copies:
-        copy()
+    store: Store,
+    name: str,
+    stretches: Sequence[tuple[int, int]],
+    place: str,
+    etag: str | None,
+    gap: int,
+    parallel: bool,
+) -> int:
+    copies = [partial(_copy, store, name, part, place, etag) for part in _parts(stretches, gap)]
+    return sum(at_once(*copies) if parallel and len(copies) > 1 else (copy() for copy in copies))
 
 
-def _copy(store: Store, name: str, start: int, length: int, place: str, etag: str | None) -> None:
+def _parts(stretches: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the stretches that each request brings."""
+    part: list[tuple[int, int]] = []
+    first = end = 0
+    for start, length in sorted(stretches):
+        stop = start + length
+        while start < stop:
+            if part and (start > end + gap or start >= first + PART):
+                yield part
+                part = []
+            first = first if part else start
+            end = min(stop, first + PART)
+            part.append((start, end - start))
+            start = end
+    if part:
+        yield part
+
+
+def _copy(store: Store, name: str, part: Sequence[tuple[int, int]], place: str, etag: str | None) -> int:
+    first, length = part[0][0], sum(part[-1]) - part[0][0]
     # Opened before the request: a copy that is late must not write to what a name stands for by then.
     descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        answer = _get(store, name, start, length, etag)
+        answer = _get(store, name, first, length, etag)
         if len(answer.data) != length:
             raise Code.STORE.error(f"{store.where(name)}: has only {answer.size:,} bytes: it has been cut short")
-        # Large writes take a file system several times as long without it.
-        allocate(descriptor, start, length)
-        view, at = memoryview(answer.data), 0
-        while at < length:
-            at += os.pwrite(descriptor, view[at:], start + at)
+        view = memoryview(answer.data)
+        for start, size in part:
+            # Large writes take a file system several times as long without it.
+            allocate(descriptor, start, size)
+            done = 0
+            while done < size:
+                done += os.pwrite(descriptor, view[start - first + done : start - first + size], start + done)
+        return length
     finally:
         os.close(descriptor)
 

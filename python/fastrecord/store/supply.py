@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -19,8 +20,8 @@ from fastrecord.store.marks import Part
 from fastrecord.store.passing import Here
 from fastrecord.store.requests import PAGE, Store, at_once
 
-# What others give up meanwhile is brought again so many times, before a cache counts as too small.
-_ROUNDS = 20
+# What others give up before it is read is brought again: so many times beside them, then so many times in turn.
+_ROUNDS, _TURNS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -193,17 +194,26 @@ def hold_all(cache: Cache, wanted: Sequence[_Wanted]) -> Hold:
     Raises:
         FastRecordError: the cache is too small; the store does not answer.
     """
-    for _ in range(_ROUNDS):
-        hold = cache.hold()
-        lacking = [one for one in wanted if not one[0].has(*one[1:3], payloads=one[3])]
-        if not lacking:
+    for number in range(_ROUNDS + _TURNS):
+        if (hold := _held(cache, wanted)) is not None:
             return hold
-        hold.release()
-        for file, fields, records, payloads in lacking:
-            file.need(fields, records, payloads=payloads)
+        with nullcontext() if number < _ROUNDS else cache.turn((file, records) for file, _, records, _ in wanted):
+            for file, fields, records, payloads in wanted:
+                file.need(fields, records, payloads=payloads)
+            if (hold := _held(cache, wanted)) is not None:
+                return hold
     raise Code.CACHE.error(
         f"{cache.folder}: values are given up before they are read: give the cache more space (cache_size)"
     )
+
+
+def _held(cache: Cache, wanted: Sequence[_Wanted]) -> Hold | None:
+    """Return a hold if all values are here."""
+    hold = cache.hold()
+    if all(file.has(fields, records, payloads=payloads) for file, fields, records, payloads in wanted):
+        return hold
+    hold.release()
+    return None
 
 
 _forks = 0

@@ -1,0 +1,131 @@
+"""What a cache counts and gives back: its numbers stay right when processes are killed or fail."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from fastrecord.store.cache import Cache
+from fastrecord.store.supply import Source
+from tests.store.conftest import SCHEMA, Data
+from tests.support.stores import Fault, Server
+
+_KILLED = textwrap.dedent("""
+    import os, signal, sys
+    from fastrecord.store.cache import Cache
+
+    Cache(sys.argv[1], 1_000_000).reserve(int(sys.argv[2]))
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+
+
+def _opened(server: Server, url: str, cache: Path, size: int | None = None) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(
+        url, fields=("data",), cache=cache, cache_size=size, verify="once", store_options=server.options
+    )
+
+
+def _cache_of(dataset: fr.FastRecordDataset) -> Cache:
+    source = dataset.selection.shards.sources[0]
+    assert isinstance(source, Source)
+    return source.cache
+
+
+def test_what_a_killed_process_had_reserved_is_counted_no_more(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path / "cache"), 1_000_000)
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", _KILLED, cache.folder or "", "600000"])
+        assert done.returncode == -signal.SIGKILL
+    cache.reserve(900_000)
+    assert cache.used == 900_000
+    cache.settle(900_000, 0)
+    assert cache.used == 0
+
+
+def test_a_failed_download_takes_no_space(server: Server, stored: Data, tmp_path: Path) -> None:
+    dataset = _opened(server, stored.url, tmp_path / "cache")
+    assert dataset[0]["data"] == stored.payload(0)
+    used = _cache_of(dataset).used
+    server.faults.append(Fault("404", 100))
+    with pytest.raises(FileNotFoundError):
+        dataset.__getitems__([1, 2, 3])
+    assert _cache_of(dataset).used == used
+
+
+def test_bytes_between_those_that_are_needed_never_replace_what_was_checked(
+    server: Server, stored: Data, tmp_path: Path
+) -> None:
+    dataset = _opened(server, stored.url, tmp_path / "cache")
+    assert dataset[11]["data"] == stored.payload(11)
+    # One request brings both neighbours, and a bit amid its answer has changed on the way.
+    server.faults.append(Fault("flip", 1, lambda request: request.stretch is not None))
+    found = dataset.__getitems__([10, 12])
+    assert [record["data"] for record in found] == [stored.payload(10), stored.payload(12)]
+    assert server.faults[0].times == 0
+    for again in (dataset, _opened(server, stored.url, tmp_path / "cache")):
+        assert again[11]["data"] == stored.payload(11)
+
+
+def test_small_records_that_are_given_up_give_their_blocks_back(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    values = [np.random.default_rng(number).bytes(700) for number in range(2000)]
+    with fr.Writer(folder / "train.frec", SCHEMA) as writer:
+        for number, value in enumerate(values):
+            writer.append({"data": value, "label": number, "key": f"{number}"})
+    fr.write_manifest(folder)
+    dataset = _opened(server, server.put_folder("small", folder), tmp_path / "cache")
+    dataset.__getitems__(np.arange(2000))
+    cache = _cache_of(dataset)
+    supply = dataset.selection.shards.supply(0)
+    assert supply is not None
+    file = supply.file
+    copy = next((tmp_path / "cache").glob("*.frec"))
+    before, used = copy.stat().st_blocks * 512, cache.used
+    kept = np.arange(1000, 2000, 100)
+    order = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(1500), kept))
+    freed = sum(cache.give_up([(file, ["data"], part)]) for part in np.array_split(order, 50))
+    assert freed == 700 * len(order)
+    assert cache.used == used - freed
+    # Where only a few are left, blocks of 4096 bytes stay for them.
+    assert copy.stat().st_blocks * 512 < before - freed + 4096 * (2 * len(kept) + 4)
+    server.requests.clear()
+    assert [record["data"] for record in dataset.__getitems__(kept)] == [values[number] for number in kept]
+    assert server.requests == []
+    assert [record["data"] for record in dataset.__getitems__(order)] == [values[number] for number in order]
+    assert cache.used == used
+
+
+def test_copies_that_only_others_have_open_are_given_up_for_new_ones(
+    server: Server, stored: Data, tmp_path: Path
+) -> None:
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from fastrecord.dataset.shards import Shards
+        from fastrecord.dataset.values import read_values
+        from fastrecord.store.supply import Remote
+
+        url, cache, endpoint = sys.argv[1:]
+        options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
+        shards = Shards.open(url, remote=Remote(cache, 2_000_000, options))
+        read_values(shards, np.arange(50), ["data"], verify=True)
+        print("here", flush=True)
+        sys.stdin.read()
+    """)
+    command = [sys.executable, "-c", script, stored.url, str(tmp_path / "cache"), server.options["endpoint"]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "here\n"
+        dataset = _opened(server, stored.url, tmp_path / "cache", 2_000_000)
+        found = dataset.__getitems__(np.arange(80, 120))
+        assert [record["data"] for record in found] == [stored.payload(number) for number in range(80, 120)]
+        assert _cache_of(dataset).used <= 2_000_000
+        other.communicate("")
