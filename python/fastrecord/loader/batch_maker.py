@@ -93,7 +93,9 @@ class BatchMaker:
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
-        requests = source.groups(*self.outputs.group) if self._prefetch else iter(source)
+        # All that a group needs must be in the cache at once.
+        limited = any(source.limit is not None for source in self._dataset.selection.shards.sources)
+        requests = source.groups(*self.outputs.group) if self._prefetch and not limited else iter(source)
         pending: deque[Group] = deque()
         with self._brought(requests, clock, pending) as waiting:
             yield from self._groups(loading, waiting, pending, clock, skips)
