@@ -92,9 +92,7 @@ class Server:
 
     def put(self, name: str, content: bytes | Path) -> str:
         """Write an object past the proxy; return its URL."""
-        options = {**self.options, "endpoint": f"http://127.0.0.1:{self.backend}"}
-        store: Any = obstore.store.from_url("s3://bucket", client_options={"allow_http": True}, **options)
-        obstore.put(store, name, content)
+        obstore.put(self._backend(), name, content)
         return f"s3://bucket/{name}"
 
     def put_folder(self, name: str, folder: Path) -> str:
@@ -103,6 +101,24 @@ class Server:
             if path.is_file():
                 self.put(f"{name}/{path.name}", path)
         return f"s3://bucket/{name}"
+
+    def objects(self, name: str) -> dict[str, bytes]:
+        """Return the objects of a folder, read past the proxy."""
+        store = self._backend()
+        found = obstore.list(store, f"{name}/").collect()
+        return {
+            entry["path"].removeprefix(f"{name}/"): bytes(obstore.get(store, entry["path"]).bytes()) for entry in found
+        }
+
+    def delete(self, name: str) -> None:
+        """Delete a folder past the proxy."""
+        store = self._backend()
+        for entry in obstore.list(store, f"{name}/").collect():
+            obstore.delete(store, entry["path"])
+
+    def _backend(self) -> Any:
+        options = {**self.options, "endpoint": f"http://127.0.0.1:{self.backend}"}
+        return obstore.store.from_url("s3://bucket", client_options={"allow_http": True}, **options)
 
     def stretches(self, name: str) -> list[tuple[int, int]]:
         """Return the ranges of an object that were asked for."""

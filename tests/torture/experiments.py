@@ -8,6 +8,7 @@ from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
+from tests.torture.stores import store_kills
 from tests.torture.training import leftovers, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
@@ -25,6 +26,7 @@ EXPERIMENTS: list[Experiment] = [
     mapping.EXPERIMENT,
     leaks.EXPERIMENT,
     leftovers.EXPERIMENT,
+    store_kills.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,
     sanitizers.TSAN,

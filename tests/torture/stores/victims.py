@@ -1,0 +1,154 @@
+"""The records, and the processes that read or send them until they are killed.
+
+Each victim takes a connection to its killer first, and sends None when it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import fastrecord as fr
+from fastrecord.dataset.shards import Shards
+from fastrecord.dataset.values import read_values
+from fastrecord.store.supply import Remote
+
+SHARDS, EACH = 4, 60
+TOTAL = SHARDS * EACH
+FIELDS = ("number", "data", "pixels")
+SCHEMA = fr.Schema({"number": fr.int64(), "data": fr.bytes_(), "pixels": fr.array("uint8", (40, 40))})
+_BATCH, _READ, _EPOCHS = 6, 40, 2
+_SEED = 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How victims read.
+
+    Attributes:
+        url, options: The data set.
+        cache: The folder.
+        limit: Bytes of the cache at most.
+    """
+
+    url: str
+    options: Mapping[str, Any]
+    cache: str
+    limit: int | None
+
+    def dataset(self) -> fr.FastRecordDataset:
+        """Open the data set."""
+        return fr.FastRecordDataset(
+            self.url, fields=FIELDS, cache=self.cache, cache_size=self.limit, store_options=self.options
+        )
+
+
+def data(number: int, generation: int = 0) -> bytes:
+    """The bytes of a record: some are as small as a label, most of the size of a thumbnail, few of a photograph."""
+    draw = Random(f"{generation}/{number}")
+    return draw.randbytes(draw.choice((0, 90, draw.randrange(3000), draw.randrange(20_000), 50_000)))
+
+
+def pixels(number: int) -> np.ndarray[Any, Any]:
+    """The array of a record."""
+    return np.random.default_rng(number).integers(0, 256, (40, 40), np.uint8)
+
+
+def write_shards(folder: Path, generation: int = 0) -> None:
+    """Write a data set."""
+    folder.mkdir()
+    for shard in range(SHARDS):
+        with fr.Writer(folder / f"train-{shard:05}-of-{SHARDS:05}.frec", SCHEMA) as writer:
+            for number in range(shard * EACH, (shard + 1) * EACH):
+                writer.append({"number": number, "data": data(number, generation), "pixels": pixels(number)})
+    fr.write_manifest(folder)
+
+
+def check(numbers: Iterable[int], values: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Compare what was read with what was written.
+
+    Raises:
+        AssertionError: it differs; the message names the record.
+    """
+    for number, value, array in zip(numbers, values, arrays, strict=True):
+        if zlib.crc32(value) != _checksum(number):
+            raise AssertionError(f"record {number}: {len(value)} wrong bytes, {bytes(value[:8])!r}")
+        if not np.array_equal(np.asarray(array), pixels(number)):
+            raise AssertionError(f"record {number}: a wrong array")
+
+
+_CHECKSUMS: dict[int, int] = {}
+
+
+def _checksum(number: int) -> int:
+    if number not in _CHECKSUMS:
+        _CHECKSUMS[number] = zlib.crc32(data(number))
+    return _CHECKSUMS[number]
+
+
+def download(conn: Connection, reading: Reading, seed: int) -> None:
+    """Read all records in some order, as a loader's threads do."""
+    conn.send(None)
+    shards = Shards.open(reading.url, remote=Remote(reading.cache, reading.limit, reading.options))
+    order = np.random.default_rng(seed).permutation(len(shards))
+    for start in range(0, len(order), _READ):
+        rows = order[start : start + _READ]
+        found = read_values(shards, rows, list(FIELDS), verify=True)
+        check(rows.tolist(), found["data"], found["pixels"])
+        if found["number"].tolist() != rows.tolist():
+            raise AssertionError(f"records {rows}: {found['number']}")
+
+
+def hold_open(conn: Connection, reading: Reading, seed: int) -> None:
+    """Have the cache open, so that no start of another process is the first one; then read all records."""
+    shards = Shards.open(reading.url, remote=Remote(reading.cache, reading.limit, reading.options))
+    read_values(shards, np.arange(1), ["data"], verify=True)
+    conn.send(None)
+    conn.recv()
+    download(conn, reading, seed)
+
+
+def rank(conn: Connection, reading: Reading, number: int, ranks: int, shuffle: Any) -> None:
+    """Read some epochs, as one of the ranks of a node; send the records of each epoch."""
+    os.environ |= {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0"}
+    conn.send(None)
+    dataset = reading.dataset()
+    sampler = fr.FastRecordBatchSampler(
+        dataset, _BATCH, shuffle=shuffle, seed=_SEED, rank=number, world_size=ranks, tail="exact"
+    )
+    loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
+    for _ in range(_EPOCHS):
+        seen: list[int] = []
+        for batch in loader:
+            numbers = batch["number"].tolist()
+            check(numbers, batch["data"], batch["pixels"])
+            seen += numbers
+        conn.send(seen)
+
+
+def each_once(parts: Iterable[Sequence[Sequence[int]]]) -> None:
+    """Check that the ranks together have read each record once in each epoch.
+
+    Raises:
+        AssertionError: one is lost or came twice.
+    """
+    for epoch, shares in enumerate(zip(*parts, strict=True)):
+        counts = Counter(number for share in shares for number in share)
+        if counts != Counter(range(TOTAL)):
+            wrong = {number: counts[number] for number in range(TOTAL) if counts[number] != 1}
+            raise AssertionError(f"epoch {epoch}: records that did not come once: {wrong}")
+
+
+def send(conn: Connection, src: str, dst: str, options: Mapping[str, Any]) -> None:
+    """Copy a data set to a store, or from there."""
+    conn.send(None)
+    fr.copy(src, dst, overwrite=True, store_options=options)
