@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benches.harness import Row
+from benches.report.aims import aims
 from benches.report.cases import Case, Experiment
 from benches.report.planned import planned
 from benches.report.plots import Pictures, Point
@@ -361,12 +362,22 @@ def interchange(experiment: Experiment, _: Pictures) -> Iterator[str]:
     yield from details(left)
 
 
+def beyond(experiment: Experiment, _: Pictures) -> Iterator[str]:
+    """Yield what was aimed at, then a table for each case."""
+    yield from verdicts(experiment.cases)
+    yield from aims(experiment)
+    yield from details(experiment.cases)
+
+
 SECTIONS: dict[str, Section] = {
     "formats": Section("Formats", formats),
     "small_batches": Section("Small batches", small_batches),
     "bottleneck": Section("The bottleneck", bottleneck),
     "scaling": Section("Scaling", scaling),
+    "scale": Section("Very many shards", beyond),
+    "store": Section("Object stores", beyond),
     "recipe": Section("The recipe", recipe),
     "interchange": Section("Import, export and packing", interchange),
+    "ray": Section("On a Ray cluster", beyond),
     "gpu": Section("With a GPU", bottleneck),
 }

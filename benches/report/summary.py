@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from benches.harness import Row
+from benches.report.aims import AIMS, in_short
 from benches.report.cases import Case, Experiment
 from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept, scaled
 from benches.report.tables import table
@@ -47,6 +48,8 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
         values = furthest.settings
         text = f"{values['difference']:+.2f} ± {values['interval']:.2f} points, {furthest.contender}"
         rows.append([f"recipe: {case.name}: the largest difference of means, with its 95 % interval", text])
+    for name in AIMS:
+        rows += in_short(experiments.get(name))
     rows += _planned()
     yield from table(["what", "result"], rows, words=2)
 

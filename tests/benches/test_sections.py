@@ -161,3 +161,54 @@ def test_scaling_has_the_parts_of_a_step_and_a_curve_for_each_network(tmp_path: 
     assert "| 1 x 2 | 181 | 180 - 182 | 90 % | 1.50 |" in lines
     assert "| scaling: 10 Gb/s, 4 x 1: of the ideal images/s | 80 % |" in lines
     assert (tmp_path / "img" / "scaling.svg").exists()
+
+
+def test_aims_are_beside_what_was_measured(tmp_path: Path) -> None:
+    def row(case: str, name: str, unit: str, *values: float) -> Row:
+        return Row("store", case, name, unit, values, "more" if unit == "images/s" else "less")
+
+    first, cached = "the first epoch of 1,000 images of 110 KB from the store", "bytes: a cache of 25 % of the data"
+    opening = "opening a data set of 2,000 shards"
+    rows = [
+        row(first, "fastrecord", "images/s", 90, 80, 100),
+        row(first, "the same bytes by obstore alone", "images/s", 100, 100, 100),
+        row(first, "LitData, no workers", "images/s", 30),
+        row(first, "LitData, 2 workers", "images/s", 60),
+        row(cached, "fastrecord", "bytes", 1020e6),
+        row(cached, "the least possible", "bytes", 1000e6),
+        row(opening, "fastrecord", "s", 0.2, 0.1, 0.3),
+        row(f"requests: {opening}", "fastrecord", "requests", 4),
+        row(f"requests: {opening}, 8 processes at once", "fastrecord", "requests", 6),
+    ]
+    lines = page_of(tmp_path, "store", rows)
+    assert "## Object stores" in lines
+    for expected in (
+        "| the first epoch, beside obstore alone | 90.0 images/s | 100 images/s | 0.90 (0.80 - 1.00) | at least 0.9 |",
+        "| the first epoch, beside LitData | 90.0 images/s | 60.0 images/s | 1.50 (1.33 - 1.67) | at least 1 |",
+        "| 25 % in the cache: bytes, beside the least | 1.02 GB | 1.00 GB | 1.02 | at most 1.02 |",
+        "| opening very many shards, one process | 0.2 s |  | 0.2 s (0.1 - 0.3) | at most 1.00 s |",
+        "| requests of several, beside those of one | 6.00 requests | 4.00 requests | 1.50 | at most 1 |",
+        "| store: the first epoch, beside obstore alone | 0.90 (0.80 - 1.00); the aim: at least 0.9 |",
+    ):
+        assert expected in lines
+    assert not any("Streaming" in line for line in lines if line.startswith("| the first"))  # it was not measured
+
+
+def test_ray_and_very_many_shards_have_sections(tmp_path: Path) -> None:
+    rates = {"fastrecord": (85.0, 90.0), "fastrecord pack": (100.0, 100.0)}
+    case = "pack 1,000 files of 110 KB to 4 shards, page cache warm"
+    packs = [Row("ray", case, name, "images/s", values, "more") for name, values in rates.items()]
+    lines = page_of(tmp_path / "ray", "ray", packs)
+    ratio = "0.88 (0.85 - 0.90) | at least 0.8 |"
+    assert f"| packing with two workers, beside two threads | 87.5 images/s | 100 images/s | {ratio}" in lines
+    opened = [
+        Row("scale", f"opening a data set of {what}", "fastrecord", "s", (seconds,))
+        for what, seconds in (
+            ("500 shards", 0.1),
+            ("100,000 shards", 0.5),
+            ("100,000 shards, 8 processes at once", 1.5),
+        )
+    ]
+    lines = page_of(tmp_path / "scale", "scale", opened)
+    assert "| opening the data set, one process | 0.5 s | 0.5 s | at most 1.00 s |" in lines
+    assert "| opening it, several at once | 1.50 s | 1.50 s | at most 1.00 s |" in lines
