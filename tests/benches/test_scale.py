@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def test_shards_with_ids_of_their_own_are_good(tmp_path: Path, monkeypatch: pyte
     opener = Opener(folder=str(folder))
     assert len(opener.data) == 20 * RECORDS
     opener.close()
-    assert opener.open() < 200
+    before = len(os.listdir("/proc/self/fd"))  # other tests have files open, too
+    assert opener.open() < before + 20
     assert opener.read(20) == 20
     assert opener.state() < 10_000
     bare = make(tmp_path / "bare", 5, manifest=False)
