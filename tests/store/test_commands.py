@@ -15,7 +15,7 @@ from fastrecord.store import passing
 from fastrecord.store.passing import Passing
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good, run
-from tests.support.stores import Fault, Server
+from tests.support.stores import Fault, Server, serving
 
 
 @pytest.fixture
@@ -196,6 +196,16 @@ def test_a_shard_that_is_missing_or_no_frec_file_is_named(environment: Server, t
     assert f"{url}/train-00000-of-00003.frec: unreadable" in result.stderr
     assert f"{url}/train-00002-of-00003.frec: missing" in result.stderr
     assert "FR201" in failed("info", f"{url}/train-00000-of-00003.frec")
+
+
+def test_a_web_server_and_a_folder_are_stores_too(stored: Data) -> None:
+    with serving(stored.folder) as address:
+        for url in (address, stored.folder.as_uri()):
+            assert f"{url}/dataset.json, generation 1" in good("info", url)
+            assert "record-0" in good("ls", "--limit", 1, url)
+            assert f"{url}: good: 3 shards" in good("verify", url)
+            assert "good" in good("manifest", "--check", url)
+            assert "exists already" in failed("pack", stored.folder, url)
 
 
 def test_what_is_wrong_with_a_url_is_one_line_with_the_way_out(

@@ -258,3 +258,41 @@ def started() -> Iterator[Server]:
                 thread.join()
         finally:
             process.kill()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder as a web server does; yield its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            path = folder / self.path.rpartition("/")[2]
+            content = path.read_bytes() if path.is_file() else b""
+            found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("range") or "")
+            first, end = 0, len(content)
+            if found is not None:
+                first = int(found[1]) if found[1] else max(0, end - int(found[2]))
+                end = min(end, int(found[2]) + 1) if found[1] and found[2] else end
+            self.send_response(404 if not path.is_file() else 200 if found is None else 206)
+            if found is not None:
+                self.send_header("content-range", f"bytes {first}-{end - 1}/{len(content)}")
+            self.send_header("content-length", str(end - first))
+            self.send_header("last-modified", "Mon, 02 Nov 2026 10:00:00 GMT")
+            self.end_headers()
+            self.wfile.write(content[first:end])
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/train"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
