@@ -188,6 +188,18 @@ def test_a_damaged_manifest_names_the_way_out(folder: Path) -> None:
         fr.FastRecordDataset(folder)
 
 
+def test_readers_are_made_when_they_are_used(folder: Path) -> None:
+    shard(folder / "s005.frec", 0, 0)
+    fr.write_manifest(folder)
+    readers = fr.FastRecordDataset(folder, fields=("value",)).readers
+    assert len(readers) == 6
+    for at in (3, -1):  # the last one has no record
+        assert readers[at] is readers[at]
+    assert [str(reader.path) for reader in readers[1:3]] == [str(folder / "s001.frec"), str(folder / "s002.frec")]
+    with pytest.raises(IndexError):
+        readers[6]
+
+
 def test_a_closed_data_set_reads_nothing(folder: Path) -> None:
     dataset = fr.FastRecordDataset(folder, fields=("value",))
     text = fr.FastRecordDataset(folder, fields=("text",))[7]["text"]

@@ -145,7 +145,7 @@ class FastRecordDataset(Dataset[Any]):
         self.verify = verify
         shards = Shards.open(path, access, verify, _remote(cache, cache_size, store_options))
         readers = shards.readers
-        self.paths = [os.fspath(reader.path) for reader in readers]
+        self.paths = shards.paths
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
         # Who wrote a manifest has checked the shards that it names.
         for reader in shards.opened:
@@ -562,7 +562,7 @@ class FastRecordDataset(Dataset[Any]):
         return str(self.selection.shards.readers[shard].get(record, KEY))
 
     @property
-    def readers(self) -> tuple[Reader, ...]:
+    def readers(self) -> Sequence[Reader]:
         """The reader of each file. Do not refresh them: the number of records must not change."""
         return self.selection.shards.readers
 
@@ -700,7 +700,7 @@ def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
                     f"the data sets differ in {name}: {ours[name]!r} and {value!r}; their concatenation has one {name}"
                 )
     made = first._of(first.selection.joined([other.selection for other in others]))
-    made.paths = [os.fspath(reader.path) for reader in made.readers]
+    made.paths = made.selection.shards.paths
     return made
 
 

@@ -69,7 +69,7 @@ class Selection:
         return len(self.rows)
 
     @property
-    def readers(self) -> tuple[Reader, ...]:
+    def readers(self) -> Sequence[Reader]:
         """The reader of each file."""
         return self.shards.readers
 

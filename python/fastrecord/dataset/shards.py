@@ -10,8 +10,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -257,7 +256,7 @@ class Shards:
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         # None until a pickled data set, or the shards of a manifest, are used.
-        self._readers: tuple[Reader, ...] | None = tuple(readers)
+        self._readers: Sequence[Reader] | None = tuple(readers)
         self._snapshots: list[tuple[Any, ...]] = []
         self._members: tuple[Shards, ...] = ()
         # The manifest that names the shards, and how they are read.
@@ -369,7 +368,7 @@ class Shards:
         return self._snapshots if self._readers is None else [reader.__reduce__() for reader in self._readers]
 
     @property
-    def readers(self) -> tuple[Reader, ...]:
+    def readers(self) -> Sequence[Reader]:
         """The reader of each file.
 
         Raises:
@@ -380,17 +379,24 @@ class Shards:
             if self._members:
                 self._readers = tuple(reader for member in self._members for reader in member.readers)
             elif self._named is not None:
-                self._readers = tuple(_open_named(*self._named))
+                self._readers = _Unopened(*self._named)
             else:
                 self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
         return self._readers
+
+    @property
+    def paths(self) -> list[str]:
+        """The path of each file."""
+        if self._members:
+            return [path for member in self._members for path in member.paths]
+        return [os.fspath(reader.path) for reader in self.readers] if self._named is None else self._named[0].paths
 
     @property
     def distinct(self) -> tuple[Reader, ...]:
         """Readers whose fields may differ: of the shards of a manifest, which have the same ones, the first."""
         if self._members:
             return tuple(reader for member in self._members for reader in member.distinct)
-        return self.readers if self._named is None else self.readers[:1]
+        return tuple(self.readers if self._named is None else self.readers[:1])
 
     @property
     def named(self) -> Named | None:
@@ -424,7 +430,7 @@ class Shards:
         """Readers of files that no manifest names."""
         if self._members:
             return tuple(reader for member in self._members for reader in member.opened)
-        return self.readers if self._named is None else ()
+        return tuple(self.readers) if self._named is None else ()
 
     def class_lists(self) -> list[list[str] | None]:
         """Return each file's class names, position = label, or None if it has none.
@@ -516,8 +522,12 @@ class Shards:
 
     def close(self) -> None:
         """Close the readers; views already returned stay valid."""
-        for reader in self.readers if self._named is not None else self._readers or ():
-            reader.close()
+        readers = self._readers if self._named is None else self.readers
+        if isinstance(readers, _Unopened):
+            readers.close()
+        else:
+            for reader in readers or ():
+                reader.close()
         for member in self._members:
             member.close()
 
@@ -527,10 +537,46 @@ def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
     return len(some) == len(others) and all(a is b or a._is_same(b) for a, b in pairs)
 
 
-def _open_named(named: Named, access: str, verify: bool | Literal["once"]) -> Iterator[Reader]:
-    """Return a reader of each shard; it opens the shard when something is read from it."""
-    columns = named.manifest.columns
-    about = [columns[name] for name in _ABOUT]
-    supply = repeat(None) if named.source is None else map(named.source.supply, *about)
-    # Nothing but the readers is made for each: there may be very many.
-    return map(open_shard, named.paths, repeat(access), repeat(verify), *about[1:], supply)
+class _Unopened(Sequence[Reader]):
+    """A reader of each shard of a manifest, made when it is asked for: there may be very many.
+
+    Args:
+        named: The shards.
+        access, verify: How they are read.
+    """
+
+    def __init__(self, named: Named, access: str, verify: bool | Literal["once"]) -> None:
+        self._named, self._how = named, (access, verify)
+        self._about = [named.manifest.columns[name] for name in _ABOUT]
+        self._made: list[Reader | None] = [None] * len(named.manifest)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, at: int) -> Reader: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Reader]: ...
+    def __getitem__(self, at: int | slice) -> Reader | Sequence[Reader]:
+        if isinstance(at, slice):
+            return tuple(self[number] for number in range(*at.indices(len(self))))
+        made = self._made[at]
+        return self._make(at) if made is None else made
+
+    def close(self) -> None:
+        """Close all readers, also those that are made later."""
+        self._closed = True
+        for reader in self._made:
+            if reader is not None:
+                reader.close()
+
+    def _make(self, at: int) -> Reader:
+        named, source = self._named, self._named.source
+        name, *about = (column[at] for column in self._about)
+        supply = () if source is None else (source.supply(name, *about),)
+        made = open_shard(f"{named.folder}/{name}", *self._how, *about, *supply)
+        if self._closed:
+            made.close()
+        self._made[at] = made
+        return made

@@ -73,23 +73,23 @@ def merge_classes(
             `classes`: a file has no class names, or a name that is not in the list.
     """
     lists = [class_names(reader) for reader in readers] if lists is None else lists
-    without = [reader for reader, names in zip(readers, lists, strict=True) if names is None]
+    without = [at for at, names in enumerate(lists) if names is None]
     if len(without) == len(readers) and classes is None:
         return [], [None] * len(readers)
     if without:
-        having = [reader for reader, names in zip(readers, lists, strict=True) if names is not None]
+        having = [readers[at] for at, names in enumerate(lists) if names is not None]
         known = f"class names in {_some(having)}" if having else "class names by classes="
         raise Code.NO_CLASSES.error(
-            f"labels cannot be matched: {known}, but none in {_some(without)}: pack again with "
+            f"labels cannot be matched: {known}, but none in {_some([readers[at] for at in without])}: pack again with "
             "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
     # Shards of one manifest share a list.
     tables: dict[int, list[int]] = {}
-    for reader, names in zip(readers, lists, strict=True):
+    for at, names in enumerate(lists):
         if id(names) not in tables:
             if classes is not None:
-                _require_known(names or [], numbers, reader.path)
+                _require_known(names or [], numbers, readers[at].path)
             tables[id(names)] = [numbers.setdefault(name, len(numbers)) for name in names or ()]
     # A file that lacks some classes also gets a table: it refuses numbers without a name.
     same = list(range(len(numbers)))
