@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +28,10 @@ from tqdm import tqdm
 
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
+from fastrecord.dataset.values import read_values
 from fastrecord.store.supply import Remote
+from tests.conftest import encode
+from tests.support.packing import records, write
 from tests.support.stores import Server, started
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import apart, print_outcome
@@ -111,7 +115,7 @@ class _Stage:
     def __init__(self, server: Server, folder: Path, seed: int, *, many: bool = True) -> None:
         self.server, self.folder = server, folder
         self.rng = random.Random(seed)
-        self.kills = 0
+        self.kills, self._many = 0, many
         self.counts: Counter[str] = Counter()
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(["tests.torture.stores.victims", *(["torch"] if many else [])])
@@ -123,6 +127,10 @@ class _Stage:
     def start(self, target: Callable[..., None], *arguments: Any) -> _Running:
         """Start a victim."""
         return _Running(self.context, target, *arguments)
+
+    def rounds(self) -> int:
+        """How often something is killed before it may finish."""
+        return self.rng.choice((1, 1, 2, 3)) if self._many else 1
 
     def killed(self, what: str) -> None:
         """Count a kill."""
@@ -184,7 +192,7 @@ class _Reads(_Story):
 
     def once(self, here: Path) -> None:
         reading = Reading(self.stage.url, self.stage.server.options, str(here / "cache"), self._limit)
-        for _ in range(self.stage.rng.choice((1, 1, 2, 3))):
+        for _ in range(self.stage.rounds()):
             for survivor in self.kill_some(self.begin(reading)):
                 survivor.end()
             self.look(here, settled=False)
@@ -270,7 +278,7 @@ class _Sends(_Story):
         old = self.stage.folder / "train"
         if self.stage.rng.random() < 0.5:
             fr.copy(old, url, store_options=store.options)
-        for _ in range(self.stage.rng.choice((1, 1, 2))):
+        for _ in range(self.stage.rounds()):
             for survivor in self.kill_some([self.stage.start(victims.send, str(self._whole), url, store.options)]):
                 survivor.end()
             self._look(name, (old, self._whole))
@@ -295,15 +303,63 @@ class _Sends(_Story):
             raise AssertionError(f"shards that end at {shards.ends}")
 
 
+class _Packs(_Story):
+    """`pack` into the store."""
+
+    name = "packs into a store"
+    files = 800
+
+    def __init__(self, stage: _Stage) -> None:
+        super().__init__(stage)
+        self._src = stage.folder / "images"
+        data = encode(1)[:-2]
+        names = (f"{'abc'[i % 3]}/{i:04d}.jpg" for i in range(self.files))
+        write(self._src, {name: data + i.to_bytes(2, "little") + b"\xff\xd9" for i, name in enumerate(names)})
+        fr.pack_folder(self._src, stage.folder / "packed.frec")
+        self._expected = records(stage.folder / "packed.frec")
+        self._count = 0
+
+    def once(self, here: Path) -> None:
+        store = self.stage.server
+        self._count += 1
+        name = f"packed-{self._count}"
+        arguments = victims.pack, str(self._src), f"s3://bucket/{name}", str(here), store.options
+        for _ in range(self.stage.rounds()):
+            for survivor in self.kill_some([self.stage.start(*arguments)]):
+                survivor.end()
+            if "dataset.json" in store.objects(name):
+                self._look(name)
+        self.stage.start(*arguments).end()
+        self._look(name)
+        if left := [path.name for path in here.iterdir()]:
+            raise AssertionError(f"the staging folder has {left}")
+        store.delete(name)
+
+    def _look(self, name: str) -> None:
+        """Compare the data set with an undisturbed pack; nothing else may be there."""
+        shards = Shards.open(f"s3://bucket/{name}", remote=Remote(options=self.stage.server.options))
+        found = read_values(shards, np.arange(int(shards.ends[-1])), ["image", "label", "key"], verify=True)
+        rows = [*zip(map(bytes, found["image"]), found["label"].tolist(), found["key"], strict=True)]
+        if rows != self._expected:
+            raise AssertionError(f"{len(rows)} records, not those of an undisturbed pack")
+        named = {f"{reader.path}".rpartition("/")[2] for reader in shards.readers} | {"dataset.json"}
+        if strange := set(self.stage.server.objects(name)) ^ named:
+            raise AssertionError(f"left behind or missing: {sorted(strange)}")
+
+
 class _Fetches(_Story):
     """`copy` from the store to a folder."""
 
     name = "copies from a store"
 
+    def __init__(self, stage: _Stage) -> None:
+        super().__init__(stage)
+        self.seconds = 0.3
+
     def once(self, here: Path) -> None:
         whole = {path.name: path.read_bytes() for path in (self.stage.folder / "train").iterdir()}
         out, options = here / "out", self.stage.server.options
-        for _ in range(self.stage.rng.choice((1, 1, 2))):
+        for _ in range(self.stage.rounds()):
             for survivor in self.kill_some([self.stage.start(victims.send, self.stage.url, str(out), options)]):
                 survivor.end()
             found = {path.name: path.read_bytes() for path in out.glob("*") if path.is_file()}
@@ -326,11 +382,24 @@ def run_here(count: int) -> Outcome:
         tqdm(total=count, unit="kill", disable=None) as bar,
     ):
         stage = _Stage(server, Path(name), seed, many=count > 5)
-        stories: list[_Story] = [_Reads(stage, _LIMIT), _Sends(stage), _Ranks(stage, _LIMIT), _Beside(stage, _LIMIT)]
-        stories += [_Fetches(stage), _Ranks(stage, None), _Reads(stage, None), _Beside(stage, None)]
+        # Made when it is their turn: a few kills need not make the data of all.
+        kinds: list[Callable[[], _Story]] = [
+            partial(_Reads, stage, _LIMIT),
+            partial(_Sends, stage),
+            partial(_Ranks, stage, _LIMIT),
+            partial(_Beside, stage, _LIMIT),
+            partial(_Packs, stage),
+            partial(_Fetches, stage),
+            partial(_Ranks, stage, None),
+            partial(_Reads, stage, None),
+            partial(_Beside, stage, None),
+        ]
+        stories: list[_Story] = []
         number = 0
         while stage.kills < count and len(failures) < _MOST_FAILURES:
-            story = stories[number % len(stories)]
+            if number < len(kinds):
+                stories.append(kinds[number]())
+            story = stories[number % len(kinds)]
             number += 1
             here = Path(tempfile.mkdtemp(dir=name))
             try:
@@ -341,8 +410,8 @@ def run_here(count: int) -> Outcome:
             server.faults.clear()
             server.requests.clear()
             bar.update(min(stage.kills, count) - bar.n)
-        kinds = ", ".join(f"{killed} {kind}" for kind, killed in sorted(stage.counts.items()))
-        return Outcome(stage.kills, failures, f"seed {seed}; {kinds}")
+        told = ", ".join(f"{killed} {kind}" for kind, killed in sorted(stage.counts.items()))
+        return Outcome(stage.kills, failures, f"seed {seed}; {told}")
 
 
 def run(count: int) -> Outcome:
@@ -353,7 +422,7 @@ def run(count: int) -> Outcome:
 EXPERIMENT = Experiment(
     name="store-kills",
     promise=7,
-    what="SIGKILLs of downloaders, ranks and copies",
+    what="SIGKILLs of downloaders, ranks, copies and packs",
     where="tests/torture/stores/store_kills.py, tests/torture/stores/audit.py",
     short=3,
     long=200,

@@ -148,6 +148,12 @@ def each_once(parts: Iterable[Sequence[Sequence[int]]]) -> None:
             raise AssertionError(f"epoch {epoch}: records that did not come once: {wrong}")
 
 
+def pack(conn: Connection, src: str, url: str, staging: str, options: Mapping[str, Any]) -> None:
+    """Pack a folder of images into a store, or continue it."""
+    conn.send(None)
+    fr.pack_folder(src, url, shards=SHARDS, resume=True, staging=staging, store_options=options)
+
+
 def send(conn: Connection, src: str, dst: str, options: Mapping[str, Any]) -> None:
     """Copy a data set to a store, or from there."""
     conn.send(None)
