@@ -27,7 +27,7 @@ from fastrecord._core import crc32c
 from fastrecord.errors import Code
 from fastrecord.store.cached_file import CachedFile, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
-from fastrecord.store.marks import Part, charge_of, is_busy, part_of, remove, write_whole
+from fastrecord.store.marks import Part, charge_of, is_busy, open_shared, part_of, remove, write_whole
 from fastrecord.store.requests import PAGE, Answer, Store
 
 _STATE = "fastrecord-cache"
@@ -46,6 +46,9 @@ _TOGETHER = 10.0
 _GENERATION, _USED, _SESSION, _GIVING, _WAITING = 0, 1, 2, 255, slice(256, 512)
 # Copies that a process has open at most: a share of the files that it may open, with two of them for each.
 _MOST_OPEN = max(4, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
+
+# What a copy is of: a store, and content.
+_Key = tuple[Store, str]
 
 
 class Hold:
@@ -91,8 +94,8 @@ class Cache:
         self._turns, self._turn = threading.Lock(), 0
         self._wanted: dict[str, NDArray[np.int64] | None] = {}
         # All that are in use, and the ones used last, which stay open. Those without a name are kept by who uses them.
-        self._files: weakref.WeakValueDictionary[str, CachedFile] = weakref.WeakValueDictionary()
-        self._recent: OrderedDict[str, CachedFile] = OrderedDict()
+        self._files: weakref.WeakValueDictionary[_Key, CachedFile] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[_Key, CachedFile] = OrderedDict()
         self._traffic: dict[str, Traffic] = {}
         self._session = 0
         self._change = self._holding = self._slot = -1
@@ -105,13 +108,11 @@ class Cache:
             # The state file is a cache's first: another process may be making it.
             if (names := os.listdir(folder)) and _STATE not in names:
                 raise Code.CACHE.error(f"{folder}: holds other files: give the cache a folder of its own")
-            self._change = os.open(state, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._change = open_shared(state)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and os.path.isfile(state):
                 return  # it can be read: copies of this process take from it
             raise
-        with contextlib.suppress(PermissionError):
-            os.fchmod(self._change, os.stat(folder).st_mode & 0o666)
         # Locks of one open file do not exclude each other: who holds and who waits need different ones.
         self._holding = os.open(state, os.O_RDWR | os.O_CLOEXEC)
         with self._alone():
@@ -132,7 +133,7 @@ class Cache:
         return self._change >= 0
 
     def file(self, store: Store, shard: Part, head: Head | None = None) -> CachedFile:
-        """Return the copy of a shard: the same object for the same content.
+        """Return the copy of a shard: the same object for the same store and content.
 
         Args:
             store: Where it is brought from.
@@ -141,19 +142,20 @@ class Cache:
         """
         # The content, not the place: two URLs of one shard share a copy.
         name = f"{shard.file_id}-{shard.commit}-{shard.footer_crc:08x}"
+        key = store, name
         with self._lock:
-            found = self._files.get(name)
+            found = self._files.get(key)
             if found is None:
                 place = None if self.folder is None else os.path.join(self.folder, f"{name}.frec")
                 named, base = (place, None) if self.is_named else (None, place)
                 traffic = self.traffic(store)
                 about = named, self, traffic
                 found = CachedFile(store, shard, *about, session=self._session, head=head, base=base)
-                self._files[name] = found
+                self._files[key] = found
             closed = None
             if self.is_named:
-                self._recent[name] = found
-                self._recent.move_to_end(name)
+                self._recent[key] = found
+                self._recent.move_to_end(key)
                 if len(self._recent) > _MOST_OPEN:
                     _, closed = self._recent.popitem(last=False)
         del closed  # without the lock: it takes time
@@ -284,7 +286,8 @@ class Cache:
                 raise AssertionError
             content = bytes(answer.data)
             if self.is_named:
-                write_whole(path, b"%08x %s\n" % (crc32c(content), (answer.etag or "").encode()) + content)
+                with contextlib.suppress(PermissionError):  # another user's, in a folder with the sticky bit
+                    write_whole(path, b"%08x %s\n" % (crc32c(content), (answer.etag or "").encode()) + content)
         return content
 
     def _known_manifest(self, path: str) -> tuple[str | None, bytes, float] | None:
@@ -443,7 +446,7 @@ class Cache:
 
     def _found(self, place: str) -> CachedFile | None:
         """Return a copy that is here; None if it is none."""
-        file = self._files.get(os.path.basename(place).removesuffix(".frec"))
+        file = next((file for file in list(self._files.values()) if file.place == place), None)
         part = part_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.

@@ -145,7 +145,11 @@ def remove(place: str, session: int) -> int:
 
 def open_shared(path: str) -> int:
     """Open a file of a cache, for all who may write to its folder."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        # In folders with the sticky bit, Linux refuses O_CREAT for what is another user's.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     share(descriptor, path)
     return descriptor
 

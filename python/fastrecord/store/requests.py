@@ -236,6 +236,7 @@ def _opened(store: Store) -> Any:
 
 def _endpoint(options: Mapping[str, Any]) -> str:
     found = [options.get(name) for name in ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")]
+    found += [value for value in options.values() if isinstance(value, str) and value.startswith("http:")]
     found += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
     return str(next(filter(None, found), ""))
 
@@ -273,7 +274,14 @@ def _get(store: Store, name: str, start: int, length: int | None, etag: str | No
         wanted["if_match"] = etag  # a weak one never matches
 
     def ask() -> Answer:
-        result = _obstore().get(_opened(store), name, options=wanted)
+        obstore = _obstore()
+        try:
+            result = obstore.get(_opened(store), name, options=wanted)
+        except obstore.exceptions.NotSupportedError:
+            if start >= 0:
+                raise
+            size = obstore.head(_opened(store), name)["size"]  # of Azure, the last bytes cannot be asked for
+            result = obstore.get(_opened(store), name, options=wanted | {"range": (max(0, size + start), size)})
         data, meta = result.bytes(), result.meta
         first, end = result.range
         if len(data) != end - first or (start >= 0 and first != start):
@@ -433,8 +441,8 @@ def _list(store: Store) -> list[tuple[str, int]]:
         if not store.url.startswith("http"):
             raise
         raise Code.STORE.error(
-            f"{store.url}: a web server does not list its files: make the manifest where they are: {error}"
-        ) from None
+            f"{store.url}: a web server does not list its files: make the manifest where they are"
+        ) from error
 
 
 def _delete(store: Store, names: Sequence[str]) -> None:
