@@ -8,25 +8,37 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fastrecord as fr
-from tests.store.conftest import BYTES, Data, assert_once
+from tests.store.conftest import BYTES, Data, assert_once, payload
 from tests.support.stores import Server
 
+# The number of a user that is not this process's: "nobody" of root; a process of another user cannot become one.
+_OTHER = "65534" if os.geteuid() == 0 else ""
+
 _READER = textwrap.dedent("""
+    import os
     import sys
+    import obstore.store
     import numpy as np
     from fastrecord.dataset.shards import Shards  # without torch, it starts at once
     from fastrecord.dataset.values import read_values
     from fastrecord.store.supply import Remote
 
-    url, cache, endpoint, seed, size = sys.argv[1:]
+    url, cache, endpoint, seed, size, user = sys.argv[1:]
+    np.random.default_rng(0)  # what is imported later may be out of reach
+    if user:
+        os.setgroups([])
+        os.setgid(int(user))
+        os.setuid(int(user))
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
     shards = Shards.open(url, remote=Remote(cache, int(size) if size else None, options))
     _ = shards.schema
@@ -43,8 +55,10 @@ _READER = textwrap.dedent("""
 """)
 
 
-def _start(server: Server, stored: Data, cache: Path, seed: int, size: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _READER, stored.url, str(cache), server.options["endpoint"], str(seed), size]
+def _start(
+    server: Server, stored: Data, cache: Path, seed: int, size: str = "", user: str = ""
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _READER, stored.url, str(cache), server.options["endpoint"], str(seed), size, user]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -57,9 +71,9 @@ def _go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def _read(server: Server, stored: Data, cache: Path) -> None:
+def _read(server: Server, stored: Data, cache: Path, user: str = "") -> None:
     """Read all records in another process."""
-    with _start(server, stored, cache, 1) as process:
+    with _start(server, stored, cache, 1, user=user) as process:
         out, errors = process.communicate("\n", timeout=120)
     assert out.endswith("done\n"), errors
 
@@ -81,6 +95,16 @@ def cache(filled: Path, tmp_path: Path) -> Path:
 
 def _taken(cache: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in cache.glob("*.frec"))
+
+
+@pytest.fixture
+def common(filled: Path) -> Iterator[Path]:
+    """A copy of it where other users may go."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        cache = Path(shutil.copytree(filled, Path(folder, "cache")))
+        yield cache
+        cache.chmod(0o755)
 
 
 def kill_downloaders(server: Server, stored: Data, cache: Path, kills: int) -> None:
@@ -174,14 +198,41 @@ def test_a_folder_of_other_files_is_refused(server: Server, stored: Data, tmp_pa
         fr.FastRecordDataset(stored.url, cache=tmp_path, store_options=server.options)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_cache_that_can_only_be_read_is_used_as_it_is(server: Server, stored: Data, cache: Path) -> None:
-    for path in (*cache.iterdir(), cache):
-        path.chmod(path.stat().st_mode & 0o555)
+def test_a_cache_that_can_only_be_read_is_used_as_it_is(server: Server, stored: Data, common: Path) -> None:
+    _remove_one(common)
+    _set_modes(common, 0o555, 0o444)
+    before = {path: path.read_bytes() for path in common.iterdir()}
     server.requests.clear()
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
-    assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
-    assert len(server.requests) == 1  # the manifest
+    _read(server, stored, common, user=_OTHER)
+    # What it lacks is brought, and not kept.
+    names = {request.path.rpartition("/")[2] for request in server.requests}
+    assert names == {"dataset.json", "train-00000-of-00003.frec"}
+    assert {path: path.read_bytes() for path in common.iterdir()} == before
+
+
+@pytest.mark.skipif(not _OTHER, reason="only root may become another user")
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_two_users_share_a_cache(server: Server, stored: Data, common: Path, mode: int) -> None:
+    _remove_one(common)
+    _set_modes(common, mode, 0o666)
+    _read(server, stored, common, user=_OTHER)
+    assert len(list(common.glob("*.frec"))) == 3
+    server.requests.clear()
+    _read(server, stored, common)  # what the other one has brought is used
+    assert not [request for request in server.requests if request.path.endswith(".frec")]
+
+
+def _remove_one(cache: Path) -> None:
+    """Remove the copy of the first shard."""
+    (path,) = (path for path in cache.glob("*.frec") if payload(0)[:100] in path.read_bytes())
+    path.unlink()
+    path.with_name(f"{path.name}.parts").unlink()
+
+
+def _set_modes(cache: Path, folder: int, files: int) -> None:
+    for path in cache.iterdir():
+        path.chmod(files)
+    cache.chmod(folder)
 
 
 def test_processes_of_a_node_ask_for_each_byte_once(

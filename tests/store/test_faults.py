@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fastrecord as fr
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
-from tests.support.stores import Fault, Request, Server
+from tests.support.stores import Fault, Request, Server, serving
 
 
 def _data(request: Request) -> bool:
@@ -95,3 +96,16 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
     assert dataset[8]["data"] == payload(8)
     loader = fr.FastRecordLoader(dataset, 8, on_error="skip")
     assert sum(len(batch["data"]) for batch in loader) == 39
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_copy_in_another_store_does_not_stand_for_this_one(
+    server: Server, stored: Data, tmp_path: Path, cached: bool
+) -> None:
+    more: dict[str, Any] = {"cache": tmp_path / "cache"} if cached else {}
+    options = {**server.options, "retry_config": {"max_retries": 0}}
+    with serving(stored.folder) as address:
+        gone = fr.FastRecordDataset(address, fields=("data",), **more)
+        assert gone[0]["data"] == stored.payload(0)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store_options=options, **more)
+    assert dataset[20]["data"] == stored.payload(20)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import obstore
 
@@ -261,7 +262,7 @@ def started() -> Iterator[Server]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path, *, etag: str | None = None) -> Iterator[str]:
     """Serve the files of a folder as a web server does; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -271,20 +272,30 @@ def serving(folder: Path) -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            path = folder / self.path.rpartition("/")[2]
-            content = path.read_bytes() if path.is_file() else b""
+            path = folder / unquote(self.path.partition("?")[0]).rpartition("/")[2]
+            if not path.is_file():
+                self.send_response(404)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            content = path.read_bytes()
             found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("range") or "")
             first, end = 0, len(content)
             if found is not None:
                 first = int(found[1]) if found[1] else max(0, end - int(found[2]))
                 end = min(end, int(found[2]) + 1) if found[1] and found[2] else end
-            self.send_response(404 if not path.is_file() else 200 if found is None else 206)
+            self.send_response(200 if found is None else 206)
             if found is not None:
                 self.send_header("content-range", f"bytes {first}-{end - 1}/{len(content)}")
             self.send_header("content-length", str(end - first))
             self.send_header("last-modified", "Mon, 02 Nov 2026 10:00:00 GMT")
+            if etag is not None:
+                self.send_header("etag", etag)
             self.end_headers()
-            self.wfile.write(content[first:end])
+            if self.command == "GET":
+                self.wfile.write(content[first:end])
+
+        do_HEAD = do_GET  # noqa: N815 - as the base class calls it
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

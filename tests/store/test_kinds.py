@@ -1,0 +1,97 @@
+"""Kinds of stores: Google's, Microsoft's, web servers and folders; and what `doctor` says of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastrecord as fr
+from tests.store.conftest import Data, payload, write_shards
+from tests.support.child import run_child
+from tests.support.commands import failed, good
+from tests.support.stores import Server, serving
+
+
+def _kind(kind: str, address: str, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the URL of a folder that is served, and the options that lead there."""
+    endpoint = address.removesuffix("/train")
+    key = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    azure = {"endpoint": endpoint, "skip_signature": True}
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "gs": ("gs://bucket/train", {"service_account_key": json.dumps(key), "client_options": {"allow_http": True}}),
+        "az": ("az://bucket/train", {**azure, "account_name": "test"}),
+        "abfss": ("abfss://bucket@test.dfs.core.windows.net/train", azure),
+        "http": (address, {}),
+        "file": (folder.as_uri(), {}),
+    }
+    return kinds[kind]
+
+
+@pytest.mark.parametrize("kind", ["gs", "az", "abfss", "http", "file"])
+def test_each_kind_of_store_is_read(kind: str, stored: Data, tmp_path: Path) -> None:
+    with serving(stored.folder, etag='"7"') as address:
+        url, options = _kind(kind, address, stored.folder)
+        more: dict[str, Any] = {"cache": tmp_path / "cache", "store_options": options}
+        loader = fr.FastRecordLoader(fr.FastRecordDataset(url, fields=("data", "label"), **more), 16)
+        found = [bytes(value) for batch in loader for value in batch["data"]]
+        assert sorted(found) == sorted(stored.payload(row) for row in range(stored.total))
+        shard = fr.FastRecordDataset(f"{url}/train-00001-of-00003.frec", fields=("key",), store_options=options)
+        assert shard[3]["key"] == "record-43"
+        with pytest.raises(FileNotFoundError, match="does not exist"):
+            fr.FastRecordDataset(f"{url}/none.frec", store_options=options)
+
+
+def test_a_web_server_is_only_read(stored: Data, tmp_path: Path) -> None:
+    with serving(stored.folder) as address:
+        options = {"retry_config": {"max_retries": 0}}
+        with pytest.raises(fr.FastRecordError, match=r"http://.*: a web server does not list its files.*FR211"):
+            fr.write_manifest(address, store_options=options)
+        other = write_shards(tmp_path / "other", shards=1)
+        with pytest.raises(fr.FastRecordError, match=r"http://.*/new.frec: .*FR211"):
+            fr.copy(next(other.glob("*.frec")), f"{address}/new.frec", store_options=options)
+
+
+def test_a_folder_that_a_url_names_is_written_like_a_store(tmp_path: Path) -> None:
+    url = (tmp_path / "a folder" / "sent").as_uri()
+    fr.copy(write_shards(tmp_path / "one", shards=1), url)
+    assert fr.FastRecordDataset(url, fields=("data",))[7]["data"] == payload(7)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        fr.FastRecordDataset(f"{url}/elsewhere")
+    fr.copy(write_shards(tmp_path / "two", shards=2), url, overwrite=True)
+    assert len(fr.FastRecordDataset(url, fields=("data",))) == 80
+    (tmp_path / "a folder" / "sent" / "train-00000-of-00001.frec").unlink()
+    assert fr.write_manifest(url).generation == 2
+
+
+def test_doctor_measures_a_store(environment: Server, stored: Data) -> None:
+    environment.latency = 0.02
+    out = good("doctor", stored.url)
+    assert out.startswith(f"{stored.url}\n")
+    assert [line.split("  ")[1].strip() for line in out.splitlines()[1:]][:2] == ["latency", "one request"]
+    (found,) = map(json.loads, good("doctor", "--json", stored.url).splitlines())
+    assert found["url"] == stored.url
+    assert found["latency"] >= 0.02
+    assert min(found["one"], found["parallel"]) > 1e5
+    assert "does not exist" in failed("doctor", "s3://bucket/nowhere")
+
+
+def test_many_shards_are_read_through_a_cache_with_few_open_files(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(100):
+        with fr.Writer(folder / f"s-{number:03}.frec", fr.Schema({"value": fr.int64(), "text": fr.string()})) as writer:
+            writer.append({"value": number, "text": f"text {number}"})
+    fr.write_manifest(folder)
+    script = f"""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        dataset = fr.FastRecordDataset({folder.as_uri()!r}, fields=("value", "text"), cache="cache")
+        for _ in range(2):
+            for number in range(100):
+                assert dataset[number] == {{"value": number, "text": f"text {{number}}"}}
+        print(len(os.listdir("/proc/self/fd")))
+    """
+    # Else each has three: its copy, the marks, and the core's.
+    assert int(run_child(script, tmp_path)) < 150
