@@ -253,7 +253,8 @@ def test_without_obstore_the_error_says_what_to_install(stored: Data, monkeypatc
         assert "FR751" in message
 
 
-def test_what_changes_files_in_place_refuses_a_url(environment: Server, stored: Data, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("environment")
+def test_what_changes_files_in_place_refuses_a_url(stored: Data, tmp_path: Path) -> None:
     url, here = f"{stored.url}/train-00000-of-00003.frec", tmp_path / "here.frec"
     commands: list[list[object]] = [
         ["index", url],
