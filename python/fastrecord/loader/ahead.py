@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ _DEPTH, _LIMITED = 16, 2
 # Of a data set whose sizes of all records are kept in memory.
 _MOST_ROWS, _MOST_SHARDS = 1 << 24, 1 << 12
 
+if TYPE_CHECKING:
+    from fastrecord.loader.batch_maker import Begin
+
 _Parts = list[tuple[int, NDArray[np.int64]]]
 
 
@@ -34,14 +38,12 @@ class Ahead:
     Args:
         dataset: Its files, some of them in object stores.
         fields: The fields of a batch.
-        requests: What the loader makes next.
+        begin: Begins what the loader makes; `here`: all that it reads is here already.
         clock: Counts the time that the consumer waits.
     """
 
-    def __init__(
-        self, dataset: FastRecordDataset, fields: Sequence[str], requests: Iterator[BatchRequest], clock: Clock
-    ) -> None:
-        self._shards, self._fields, self._requests = dataset.selection.shards, list(fields), requests
+    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], begin: Begin, clock: Clock) -> None:
+        self._shards, self._fields = dataset.selection.shards, list(fields)
         self._clock, self._sources = clock, dataset.selection.shards.sources
         self._threads = Threads(_SHARDS, "fastrecord-ahead")
         self._queue: deque[tuple[BatchRequest, _Parts, list[Future[None]]]] = deque()
@@ -53,6 +55,7 @@ class Ahead:
         self._sizes: NDArray[np.int64] | None = None
         if len(self._shards.ends) <= _MOST_SHARDS:
             self._look(range(len(self._shards.ends)), [cache.hold() for cache in self._caches()])
+        self._requests = begin(here=not limited and len(self._whole) == len(self._shards.ends))
 
     def is_ready(self) -> bool:
         """Return whether `next` would return without waiting for a store."""

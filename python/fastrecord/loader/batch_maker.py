@@ -38,6 +38,13 @@ class Waiting(Protocol):
         """Return the next request, and what keeps its values where they are; None at the end."""
 
 
+class Begin(Protocol):
+    """Begins an iteration."""
+
+    def __call__(self, *, here: bool) -> Iterator[BatchRequest]:
+        """Return the requests; `here`: all that they read is on this machine."""
+
+
 class _Here:
     """Requests whose values are on this machine."""
 
@@ -93,11 +100,13 @@ class BatchMaker:
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
-        # All that a group needs must be in the cache at once.
-        limited = any(source.limit is not None for source in self._dataset.selection.shards.sources)
-        requests = source.groups(*self.outputs.group) if self._prefetch and not limited else iter(source)
         pending: deque[Group] = deque()
-        with self._brought(requests, clock, pending) as waiting:
+
+        def begin(*, here: bool) -> Iterator[BatchRequest]:
+            # All that a group reads must be here before the first of its batches is handed out.
+            return source.groups(*self.outputs.group) if self._prefetch and here else iter(source)
+
+        with self._brought(begin, clock, pending) as waiting:
             yield from self._groups(loading, waiting, pending, clock, skips)
 
     def _groups(
@@ -123,11 +132,11 @@ class BatchMaker:
             del group, upcoming  # frees the group's memory for a later one once its batches are gone
 
     @contextmanager
-    def _brought(self, requests: Iterator[BatchRequest], clock: Clock, pending: deque[Group]) -> Iterator[Waiting]:
+    def _brought(self, begin: Begin, clock: Clock, pending: deque[Group]) -> Iterator[Waiting]:
         """Have what lies in object stores brought before it is read."""
         sources = self._dataset.selection.shards.sources
         if not sources:
-            yield _Here(requests)
+            yield _Here(begin(here=True))
             return
         from fastrecord.loader.ahead import Ahead  # what needs no store does without it
 
@@ -137,7 +146,7 @@ class BatchMaker:
 
         selection = self._dataset.selection
         fields = self._fields or tuple(filter(None, (selection.label_field, *selection.extra_fields)))
-        ahead = Ahead(self._dataset, tuple(dict.fromkeys((*self.outputs.kinds, *fields))), requests, clock)
+        ahead = Ahead(self._dataset, tuple(dict.fromkeys((*self.outputs.kinds, *fields))), begin, clock)
         caches = [source.cache for source in sources]
         for cache in caches:
             cache.on_wait.append(let_go)
