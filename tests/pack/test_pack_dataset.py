@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import gc
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -227,9 +229,14 @@ class Stopping(Pictures):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_map_style_data_set_that_ends_early_is_not_complete(workers: int, out: Path) -> None:
-    with pytest.raises((fr.FastRecordError, RuntimeError), match=r"ends after 192 items|StopIteration"):
-        fr.pack_dataset(Stopping(), out, num_workers=workers)
+def test_a_map_style_data_set_that_ends_early_is_not_complete_and_leaves_no_worker(workers: int, out: Path) -> None:
+    gc.disable()
+    try:
+        with pytest.raises((fr.FastRecordError, RuntimeError), match=r"ends after 192 items|StopIteration"):
+            fr.pack_dataset(Stopping(), out, num_workers=workers)
+        assert multiprocessing.active_children() == []
+    finally:
+        gc.enable()
     assert not read(out).complete
 
 

@@ -258,7 +258,7 @@ class _DatasetSource(Source):
                 num_workers=self.workers,
                 collate_fn=_EncodeItems(self.encode),
             )
-            items = chain.from_iterable(batches)
+            items = _until_the_end(batches)
             return items if self.is_map else islice(items, start, None)
         if self.is_map:
             return (self.dataset[i] for i in range(start, len(self.dataset)))
@@ -307,6 +307,17 @@ class _DatasetSource(Source):
             bad |= {numbers[at]: reason for at, reason in unfit.items()}
             columns = {name: [v for at, v in enumerate(values) if at not in unfit] for name, values in columns.items()}
         return columns, bad
+
+
+def _until_the_end(loader: Any) -> Iterator[Any]:
+    """Yield the items of a DataLoader's batches, and end its workers with them, also after an error."""
+    batches = iter(loader)
+    try:
+        yield from chain.from_iterable(batches)
+    finally:
+        # An error of a worker leaves the iterator in a cycle with its traceback. What collects that
+        # later breaks the workers' queues first, and then waits 5 s for each of them.
+        getattr(batches, "_shutdown_workers", lambda: None)()
 
 
 class _Encode:
