@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,12 @@ def test_a_copy_in_another_store_does_not_stand_for_this_one(
         assert gone[0]["data"] == stored.payload(0)
     dataset = fr.FastRecordDataset(stored.url, fields=("data",), store_options=options, **more)
     assert dataset[20]["data"] == stored.payload(20)
+
+
+def test_a_cache_that_was_removed_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    more: dict[str, Any] = {"fields": ("data",), "cache": cache, "store_options": server.options}
+    fr.FastRecordDataset(stored.url, **more)
+    shutil.rmtree(cache)
+    with pytest.raises(FileNotFoundError, match="cache"):
+        fr.FastRecordDataset(stored.url, **more)

@@ -154,6 +154,8 @@ def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | Non
         try:
             return Named(folder, Manifest.parse(source.read(NAME), f"{folder}/{NAME}"), source)
         except FileNotFoundError as error:
+            if not is_url(error.filename):
+                raise  # of the cache
             raise FileNotFoundError(
                 error.errno,
                 f"does not exist: a data set in a store needs it; `fastrecord manifest {folder}` makes one",
