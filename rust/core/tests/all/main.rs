@@ -16,6 +16,7 @@ mod golden;
 mod image;
 mod ingest;
 mod loader;
+mod parts;
 mod roundtrip;
 mod safety;
 mod shards;
