@@ -9,7 +9,7 @@ from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
 from tests.torture.stores import store_kills
-from tests.torture.training import leftovers, resume, resume_order
+from tests.torture.training import leftovers, nodes, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
     seeded.CRASH_STATES,
@@ -33,5 +33,6 @@ EXPERIMENTS: list[Experiment] = [
     endings.EXPERIMENT,
     resume.EXPERIMENT,
     resume_order.EXPERIMENT,
+    nodes.EXPERIMENT,
     ray_training.EXPERIMENT,
 ]

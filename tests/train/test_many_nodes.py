@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,31 +227,33 @@ def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[int]
     return [sorted(row["numbers"]) for row in witness.rows]
 
 
-def test_a_process_and_a_node_are_killed_and_the_job_trains_on_the_same_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_numbered(tmp_path / "train.frec", RECORDS)
+def lose(kills: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train on two nodes, kill a "process" or a "node" where it says so, and check that nothing else changes."""
+    write_numbered(folder / "train.frec", RECORDS)
     seen: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     killed: list[str] = []
+    last = None
     with network(2) as net:
-        job = Job(net, tmp_path)
+        job = Job(net, folder)
         for row in job.rows():
             attempt = row["WORLD_SIZE"], row["MASTER_PORT"]
             seen[attempt][row["step"]] += row["numbers"]
-            if row["WORLD_SIZE"] == 2 and not killed and row["step"] >= 4:
+            left = kills[len(killed) :]
+            if not left or row["WORLD_SIZE"] < 2 or attempt == last or row["step"] < (4, 10)[len(killed)]:
+                continue
+            if left[0] == "process":
                 (victim,) = [
                     number for number, values in net.nodes[1].processes().items() if values.get("RANK") is not None
                 ]
                 os.kill(victim, signal.SIGKILL)
-                killed.append("process")
-                first = attempt
-            elif row["WORLD_SIZE"] == 2 and killed == ["process"] and attempt != first and row["step"] >= 10:
+            else:
                 net.nodes[1].kill()
-                (tmp_path / "lost").touch()
-                killed.append("node")
+                (folder / "lost").touch()
+            killed.append(left[0])
+            last = attempt
         assert job.agents[0].wait() == 0, job.told()
-    assert killed == ["process", "node"], job.told()
-    expected = undisturbed(tmp_path, monkeypatch)
+    assert killed == [*kills], job.told()
+    expected = undisturbed(folder, monkeypatch)
     assert len(expected) == EPOCHS * STEPS
     taken: dict[int, list[int]] = {}
     for (world_size, _), steps in seen.items():
@@ -262,7 +264,13 @@ def test_a_process_and_a_node_are_killed_and_the_job_trains_on_the_same_records(
                 taken[step] = sorted(numbers)
     assert [taken.get(step) for step in range(len(expected))] == expected
     assert {world_size for world_size, _ in seen} == {1, 2}
-    assert list(losses(tmp_path / "out")) == list(range(1, EPOCHS * STEPS + 1))
+    assert list(losses(folder / "out")) == list(range(1, EPOCHS * STEPS + 1))
+
+
+def test_a_node_is_killed_and_the_job_trains_on_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(["node"], tmp_path, monkeypatch)  # tests/torture/training/nodes.py also kills a process before
 
 
 if __name__ == "__main__":
