@@ -83,6 +83,11 @@ class _Running:
             self.end()
         return killed
 
+    def stop(self) -> None:
+        """Kill it, if it is still running."""
+        self._process.kill()
+        self._process.join()
+
     def end(self) -> list[Any]:
         """Wait for its end; return what it has sent.
 
@@ -117,6 +122,7 @@ class _Stage:
         self.rng = random.Random(seed)
         self.kills, self._many = 0, many
         self.counts: Counter[str] = Counter()
+        self._running: list[_Running] = []
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(["tests.torture.stores.victims", *(["torch"] if many else [])])
         victims.write_shards(folder / "train")
@@ -126,7 +132,14 @@ class _Stage:
 
     def start(self, target: Callable[..., None], *arguments: Any) -> _Running:
         """Start a victim."""
-        return _Running(self.context, target, *arguments)
+        self._running.append(_Running(self.context, target, *arguments))
+        return self._running[-1]
+
+    def end_all(self) -> None:
+        """Kill what a story that has failed has left running."""
+        for running in self._running:
+            running.stop()
+        self._running.clear()
 
     def rounds(self) -> int:
         """How often something is killed before it may finish."""
@@ -406,6 +419,7 @@ def run_here(count: int) -> Outcome:
                 story.once(here)
             except (AssertionError, OSError, fr.FastRecordError) as error:
                 failures.append(f"seed {seed}, kill {stage.kills}, {story.name}: {type(error).__name__}: {error}")
+            stage.end_all()
             shutil.rmtree(here)
             server.faults.clear()
             server.requests.clear()
