@@ -84,6 +84,9 @@ class Ahead:
                 future.result()
             return request, self._hold(parts or self._split(request))
 
+    def is_read(self, request: BatchRequest) -> None:
+        """Take note that nothing more is read of a request: what it held was released before."""
+
     def close(self) -> None:
         """Bring no more."""
         for _, _, futures in self._queue:

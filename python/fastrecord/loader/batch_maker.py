@@ -37,6 +37,9 @@ class Waiting(Protocol):
     def next(self) -> tuple[BatchRequest, Sequence[Any]] | None:
         """Return the next request, and what keeps its values where they are; None at the end."""
 
+    def is_read(self, request: BatchRequest) -> None:
+        """Take note that nothing more is read of a request."""
+
 
 class Begin(Protocol):
     """Begins an iteration."""
@@ -57,6 +60,9 @@ class _Here:
     def next(self) -> tuple[BatchRequest, Sequence[Any]] | None:
         request = next(self._requests, None)
         return None if request is None else (request, ())
+
+    def is_read(self, request: BatchRequest) -> None:
+        pass
 
 
 class BatchMaker:
@@ -106,7 +112,7 @@ class BatchMaker:
             # All that a group reads must be here before the first of its batches is handed out.
             return source.groups(*self.outputs.group) if self._prefetch and here else iter(source)
 
-        with self._brought(begin, clock, pending) as waiting:
+        with self._brought(source, begin, clock, pending) as waiting:
             yield from self._groups(loading, waiting, pending, clock, skips)
 
     def _groups(
@@ -129,16 +135,20 @@ class BatchMaker:
             plain = self._only_stacked and not group.failures and self._destination.stream is None
             upcoming = pending[0] if pending and self._destination.copies else None
             yield self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
+            waiting.is_read(group.request)
             del group, upcoming  # frees the group's memory for a later one once its batches are gone
 
     @contextmanager
-    def _brought(self, begin: Begin, clock: Clock, pending: deque[Group]) -> Iterator[Waiting]:
+    def _brought(
+        self, source: SamplerSource | IterableSource, begin: Begin, clock: Clock, pending: deque[Group]
+    ) -> Iterator[Waiting]:
         """Have what lies in object stores brought before it is read."""
         sources = self._dataset.selection.shards.sources
         if not sources:
             yield _Here(begin(here=True))
             return
-        from fastrecord.loader.ahead import Ahead  # what needs no store does without it
+        from fastrecord.loader.ahead import Ahead  # what needs no store does without them
+        from fastrecord.loader.steered import Steered, can_steer
 
         def let_go() -> None:
             for group in list(pending):
@@ -146,8 +156,13 @@ class BatchMaker:
 
         selection = self._dataset.selection
         fields = self._fields or tuple(filter(None, (selection.label_field, *selection.extra_fields)))
-        ahead = Ahead(self._dataset, tuple(dict.fromkeys((*self.outputs.kinds, *fields))), begin, clock)
-        caches = [source.cache for source in sources]
+        names = tuple(dict.fromkeys((*self.outputs.kinds, *fields)))
+        ahead: Ahead | Steered
+        if isinstance(source, SamplerSource) and can_steer(self._dataset, source.sampler):
+            ahead = Steered(self._dataset, source.sampler, names, begin(here=False), clock)
+        else:
+            ahead = Ahead(self._dataset, names, begin, clock)
+        caches = [each.cache for each in sources]
         for cache in caches:
             cache.on_wait.append(let_go)
         try:

@@ -83,11 +83,19 @@ class Ahead:
         with self._changed:
             while True:
                 self._raise()
-                if self._front > step and not any(number <= step for number in self._open):
+                if self._has(step):
                     return
                 if self._over:
                     raise RuntimeError("it was closed while a step was waited for")
                 self._changed.wait(0.1)  # Ctrl-C ends it
+
+    def has(self, step: int) -> bool:
+        """Return whether `wait` for a step returns at once."""
+        with self._changed:
+            return self._error is not None or self._has(step)
+
+    def _has(self, step: int) -> bool:
+        return self._front > step and not any(number <= step for number in self._open)
 
     def check(self) -> None:
         """Raise what the plan or the place has raised, if anything."""

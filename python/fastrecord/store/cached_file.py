@@ -221,6 +221,7 @@ class CachedFile:
         payloads: bool = True,
         whole: bool = False,
         count: bool = False,
+        tight: bool = False,
     ) -> None:
         """Bring parts that are not here.
 
@@ -230,6 +231,7 @@ class CachedFile:
             payloads: Whether payloads are needed, or columns only.
             whole: Whether all records are needed in the end: then neighbours come in larger runs.
             count: Count as found what is here already.
+            tight: Bring no gaps between values, at the price of more requests.
 
         Raises:
             FastRecordError: the store does not answer, or has another file.
@@ -249,7 +251,8 @@ class CachedFile:
                         here = np.setdiff1d(every, missing, assume_unique=True)
                         self._traffic.add(found=int(self.sizes([name])[here].sum()))
                     if len(missing):
-                        self._bring_payloads(name, self._with_neighbours(name, missing) if whole else missing)
+                        wanted = self._with_neighbours(name, missing) if whole else missing
+                        self._bring_payloads(name, wanted, PAGE if tight else _GAP)
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Return whether parts are here; the arguments are those of `need`."""
@@ -327,6 +330,19 @@ class CachedFile:
         """Return the records whose payloads of a field are here, int64 (N,)."""
         marks, first = self._known_marks, self._first_mark(name)
         return np.flatnonzero(marks[first : first + self.shard.records])
+
+    @property
+    def charge(self) -> int:
+        """Bytes of the parts that are here, of what opening reads, and of columns."""
+        return charge(self._known_marks)
+
+    def all_here(self, fields: Sequence[str]) -> Numbers:
+        """Return the records whose payloads of all fields are here, int64 (N,)."""
+        marks, found = self._known_marks, np.ones(self.shard.records, np.bool_)
+        for name in self._known(fields):
+            if first := self._first_mark(name):
+                found &= marks[first : first + self.shard.records] != 0
+        return np.flatnonzero(found)
 
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
@@ -725,16 +741,16 @@ class CachedFile:
             finally:
                 self._room.settle(reserved, used)
 
-    def _bring_payloads(self, name: str, records: Numbers) -> None:
+    def _bring_payloads(self, name: str, records: Numbers, gap: int) -> None:
         parts = self._parts(name, records)
         # Before parts are claimed: making room may need to claim parts of other files.
         self._room.reserve(int(pairs_of(parts)[:, 1].sum()))
         # The helper of a forked child takes one call at a time, and makes its requests side by side.
-        groups = [np.arange(len(records))] if is_forked() else grouped(parts, _GAP, PART)
+        groups = [np.arange(len(records))] if is_forked() else grouped(parts, gap, PART)
         if len(groups) == 1:
-            self._bring_group(name, records, parallel=True)
+            self._bring_group(name, records, gap, parallel=True)
             return
-        futures = [submit(self._bring_group, name, records[group]) for group in groups]
+        futures = [submit(self._bring_group, name, records[group], gap) for group in groups]
         try:
             for future in futures:
                 future.result()
@@ -743,18 +759,18 @@ class CachedFile:
                 if future.cancel():  # after an error
                     self._room.settle(self._bytes_of(name, records[group]), 0)
 
-    def _bring_group(self, name: str, records: Numbers, *, parallel: bool = False) -> None:
+    def _bring_group(self, name: str, records: Numbers, gap: int, *, parallel: bool = False) -> None:
         """Bring payloads for which space is reserved."""
         marks, reader, first = self._known_marks, self._open_reader(), self._first_mark(name)
         pairs, used = pairs_of(self._parts(name, records)), 0
         try:
-            with self._counted(), self._claim(merged(pairs, _GAP)):
+            with self._counted(), self._claim(merged(pairs, gap)):
                 records = records[marks[first + records] == 0]
                 if self._base_marks is not None:
                     used += self._take_base(name, records)
                     records = records[marks[first + records] == 0]
                 for _ in range(_ATTEMPTS):
-                    self._download(self._joined(pairs_of(self._parts(name, records))), gap=_GAP, parallel=parallel)
+                    self._download(self._joined(pairs_of(self._parts(name, records))), gap=gap, parallel=parallel)
                     damaged = damaged_payloads(reader, name, records)
                     used += self._mark(name, np.delete(records, damaged), HERE)
                     records = records[damaged]

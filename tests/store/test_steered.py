@@ -1,0 +1,116 @@
+"""A loader whose cache knows the future: it downloads what was planned, within its limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastrecord as fr
+from fastrecord.store.cache import Cache
+from tests.store.conftest import SCHEMA, Data
+from tests.support.stores import Fault, Server
+
+_TOTAL, _BYTES = 480, 6_000
+# What opening reads of three shards, and a quarter of the values.
+_KEPT = 3 * (4096 + 65_536)
+_LIMIT = _KEPT + _TOTAL * _BYTES // 4
+_EPOCHS = 3
+
+
+def payload(record: int) -> bytes:
+    return np.random.default_rng(record).bytes(_BYTES)
+
+
+@pytest.fixture(scope="module")
+def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder = tmp_path_factory.mktemp("steered") / "train"
+    folder.mkdir()
+    for shard in range(3):
+        with fr.Writer(folder / f"train-{shard:05}-of-00003.frec", SCHEMA) as writer:
+            for record in range(shard * _TOTAL // 3, (shard + 1) * _TOTAL // 3):
+                writer.append({"data": payload(record), "label": record % 7, "key": f"record-{record}"})
+    fr.write_manifest(folder)
+    return Data(folder, running_server.put_folder("steered", folder))
+
+
+def _dataset(server: Server, stored: Data, cache: Path, limit: int = _LIMIT) -> fr.FastRecordDataset:
+    return fr.FastRecordDataset(
+        stored.url, fields=("data", "key"), cache=cache, cache_size=limit, store_options=server.options
+    )
+
+
+def _sampler(dataset: fr.FastRecordDataset, shuffle: bool | fr.Blocks) -> fr.FastRecordBatchSampler:
+    return fr.FastRecordBatchSampler(dataset, 6, shuffle=shuffle, seed=3, rank=0, world_size=1)
+
+
+def _epoch(loader: fr.FastRecordLoader) -> list[int]:
+    """Read an epoch, and compare each record."""
+    seen = []
+    for batch in loader:
+        for key, data in zip(batch["key"], batch["data"], strict=True):
+            number = int(key.removeprefix("record-"))
+            assert bytes(data) == payload(number)
+            seen.append(number)
+    return seen
+
+
+@pytest.mark.parametrize("shuffle", [True, fr.Blocks(records=4, window=4)])
+def test_epochs_download_what_was_planned(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | fr.Blocks
+) -> None:
+    def no_other_rule(*_: object) -> None:
+        raise AssertionError("what was used least recently was given up")
+
+    monkeypatch.setattr(Cache, "_make_room", no_other_rule)
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, shuffle))
+    used = []
+    for _ in range(_EPOCHS):
+        assert sorted(_epoch(loader)) == list(range(_TOTAL))
+        used.append(dataset.selection.shards.sources[0].cache.used)
+    assert max(used) <= _LIMIT
+    # The plan is for values; heads take the rest of the cache, and of what comes.
+    plan = dataset.plan_cache(_sampler(dataset, shuffle), cache_size=_LIMIT - _KEPT, epochs=_EPOCHS + 1)
+    came = loader.stats().bytes_downloaded - _KEPT
+    assert 0.95 * sum(plan.bytes[:_EPOCHS]) <= came <= 1.05 * sum(plan.bytes[:_EPOCHS]) + _LIMIT
+    stats = loader.stats()
+    assert stats.bytes_downloaded + stats.bytes_from_cache >= _EPOCHS * _TOTAL * _BYTES
+
+
+def test_a_resumed_epoch_goes_on_with_what_is_in_the_cache(server: Server, stored: Data, tmp_path: Path) -> None:
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
+    seen: list[int] = []
+    for number, batch in enumerate(loader):
+        seen += [int(key.removeprefix("record-")) for key in batch["key"]]
+        if number == 7:
+            break
+    state = loader.state_dict()
+    again = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
+    again.load_state_dict(state)
+    assert sorted(seen + _epoch(again)) == list(range(_TOTAL))
+    assert again.stats().bytes_from_cache > 0
+
+
+def test_a_cache_that_is_too_small_for_a_plan_is_used_without(server: Server, stored: Data, tmp_path: Path) -> None:
+    dataset = _dataset(server, stored, tmp_path / "cache", _KEPT + 300_000)
+    with pytest.raises(ValueError, match="too small"):
+        dataset.plan_cache(_sampler(dataset, False), cache_size=300_000)
+    batches = iter(fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, False)))
+    for start in (0, 6, 12):
+        assert next(batches)["key"] == [f"record-{number}" for number in range(start, start + 6)]
+
+
+def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_path: Path) -> None:
+    options = {**server.options, "retry_config": {"max_retries": 0}}
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data", "key"), cache=tmp_path / "cache", cache_size=_LIMIT, store_options=options
+    )
+    loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
+    batches = iter(loader)
+    next(batches)
+    server.faults.append(Fault("404", 10_000))
+    with pytest.raises(FileNotFoundError, match=r"train-0000"):
+        list(batches)
