@@ -54,7 +54,7 @@ class Ahead:
         self._generations: list[int] = []
         self._sizes: NDArray[np.int64] | None = None
         if len(self._shards.ends) <= _MOST_SHARDS:
-            self._look(range(len(self._shards.ends)), [cache.hold() for cache in self._caches()])
+            self._look(range(len(self._shards.ends)), [cache.hold() for cache in self._caches()], look=False)
         self._requests = begin(here=not limited and len(self._whole) == len(self._shards.ends))
 
     def is_ready(self) -> bool:
@@ -127,7 +127,7 @@ class Ahead:
         for shard, records in parts:
             supply = self._shards.supply(shard)
             if supply is not None:
-                supply.source.count(int(supply.file.sizes(self._fields)[records].sum()))
+                supply.source.count(int(supply.sizes(self._fields)[records].sum()))
 
     def _hold(self, parts: _Parts) -> list[Hold]:
         """Bring what was given up meanwhile; return what keeps the rest here."""
@@ -141,15 +141,15 @@ class Ahead:
         self._look([shard for shard, _ in parts], holds)
         return holds
 
-    def _look(self, shards: Iterable[int], holds: Sequence[Hold]) -> None:
-        """Note of which shards all is here."""
+    def _look(self, shards: Iterable[int], holds: Sequence[Hold], *, look: bool = True) -> None:
+        """Note of which shards all is here; `look`: look at their copies too."""
         caches, generations, fields = self._caches(), [hold.generation for hold in holds], tuple(self._fields)
         if generations != self._generations:
             self._forget()
             self._generations = generations
         for shard in shards:
             supply = self._shards.supply(shard)
-            if supply is None or supply.file.is_whole(fields, generations[caches.index(supply.source.cache)]):
+            if supply is None or supply.is_whole(fields, generations[caches.index(supply.source.cache)], look=look):
                 self._whole.add(shard)
         count = len(self._shards.ends)
         if self._sizes is None and len(self._whole) == count <= _MOST_SHARDS and len(self._shards) <= _MOST_ROWS:
@@ -159,4 +159,4 @@ class Ahead:
         supply = self._shards.supply(shard)
         if supply is None:
             return np.zeros(len(self._shards.readers[shard]), np.int64)
-        return supply.file.sizes(self._fields)
+        return supply.sizes(self._fields)

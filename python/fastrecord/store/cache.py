@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import crc32c
 from fastrecord.errors import Code
-from fastrecord.store.cached_file import CachedFile, Head, Traffic
+from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import Part, charge_of, is_busy, open_shared, part_of, remove, write_whole
 from fastrecord.store.requests import PAGE, Answer, Store
@@ -97,6 +97,7 @@ class Cache:
         self._files: weakref.WeakValueDictionary[_Key, CachedFile] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[_Key, CachedFile] = OrderedDict()
         self._traffic: dict[str, Traffic] = {}
+        self._facts: dict[_Key, Facts] = {}
         self._session = 0
         self._change = self._holding = self._slot = -1
         if folder is None:
@@ -140,9 +141,7 @@ class Cache:
             shard: What the manifest says of it.
             head: What has been read of it already.
         """
-        # The content, not the place: two URLs of one shard share a copy.
-        name = f"{shard.file_id}-{shard.commit}-{shard.footer_crc:08x}"
-        key = store, name
+        key = _, name = _key(store, shard)
         with self._lock:
             found = self._files.get(key)
             if found is None:
@@ -150,7 +149,8 @@ class Cache:
                 named, base = (place, None) if self.is_named else (None, place)
                 traffic = self.traffic(store)
                 about = named, self, traffic
-                found = CachedFile(store, shard, *about, session=self._session, head=head, base=base)
+                facts = self._facts.setdefault(key, Facts()) if self.is_named else None
+                found = CachedFile(store, shard, *about, session=self._session, facts=facts, head=head, base=base)
                 self._files[key] = found
             closed = None
             if self.is_named:
@@ -160,6 +160,14 @@ class Cache:
                     _, closed = self._recent.popitem(last=False)
         del closed  # without the lock: it takes time
         return found
+
+    def facts(self, store: Store, shard: Part) -> Facts:
+        """Return what is known of a copy; nothing is opened."""
+        key = _key(store, shard)
+        if self.is_named:
+            return self._facts.setdefault(key, Facts())
+        file = self._files.get(key)  # what is known of one without a name ends with it
+        return Facts() if file is None else file.facts
 
     def traffic(self, store: Store) -> Traffic:
         """Return what counts the bytes of a store."""
@@ -452,3 +460,8 @@ class Cache:
             # Only for what is here: nothing is brought.
             file = CachedFile(Store.of(self._place), part, place, self, Traffic())
         return file
+
+
+def _key(store: Store, shard: Part) -> _Key:
+    # The content, not the place: two URLs of one shard share a copy.
+    return store, f"{shard.file_id}-{shard.commit}-{shard.footer_crc:08x}"

@@ -124,6 +124,19 @@ class Room(Protocol):
         """End a reservation, or a part of it: the copy counts the bytes that are kept."""
 
 
+class Facts:
+    """What is known of a copy, whether it is open or not.
+
+    Attributes:
+        whole: Of fields (None: all), the generation of the cache in which all their parts were here.
+        sizes: Of fields, the bytes of each record's payloads, int64 (records,).
+    """
+
+    def __init__(self) -> None:
+        self.whole: dict[tuple[str, ...] | None, int] = {}
+        self.sizes: dict[tuple[str, ...], Numbers] = {}
+
+
 class CachedFile:
     """A local copy of a shard; closed when nothing refers to it.
 
@@ -134,11 +147,12 @@ class CachedFile:
         room: Where its bytes count.
         traffic: Counts what is brought and found.
         session: The session of the cache; who opens a copy in it may use it until it ends.
+        facts: What is known of it already.
         head: What has been read of it already.
         base: A copy in a cache that cannot be written to: its parts are taken from there.
 
     Attributes:
-        store, shard, place: As given.
+        store, shard, place, facts: As given.
     """
 
     _descriptor = _base = -1
@@ -152,6 +166,7 @@ class CachedFile:
         traffic: Traffic,
         *,
         session: int = 0,
+        facts: Facts | None = None,
         head: Head | None = None,
         base: str | None = None,
     ) -> None:
@@ -168,9 +183,7 @@ class CachedFile:
         self._payload_fields: list[str] = []
         self._all_parts: dict[str, Numbers] = {}
         self._all_places: tuple[list[str], Numbers, Numbers, Numbers] | None = None
-        # Of fields: all sizes; and the generation of the cache in which all their parts were here.
-        self._sizes: dict[tuple[str, ...], Numbers] = {}
-        self._whole: dict[tuple[str, ...] | None, int] = {}
+        self.facts = Facts() if facts is None else facts
         self._looked = self._touched = 0.0
 
     def __del__(self) -> None:
@@ -275,7 +288,7 @@ class CachedFile:
             fields: Their names; None: all.
             generation: The generation of the cache that is held.
         """
-        if self._whole.get(fields) == generation:
+        if self.facts.whole.get(fields) == generation:
             return True
         now = time.monotonic()
         if now < self._looked + _LOOK_SECONDS:
@@ -283,14 +296,14 @@ class CachedFile:
         self._looked = now
         if not self.has(fields, None):
             return False
-        self._whole[fields] = generation
+        self.facts.whole[fields] = generation
         self._all_parts.clear()
         return True
 
     def sizes(self, fields: Sequence[str]) -> Numbers:
         """Return the bytes of each record's payloads of some fields, int64 (records,)."""
         key = tuple(fields)
-        found = self._sizes.get(key)
+        found = self.facts.sizes.get(key)
         if found is None:
             self.need(fields, None, payloads=False)
             found = np.zeros(self.shard.records, np.int64)
@@ -298,7 +311,7 @@ class CachedFile:
                 if name in self._payload_fields:
                     parts = self._every_part(name)
                     found += parts[:, 1] + parts[:, 3]
-            self._sizes[key] = found
+            self.facts.sizes[key] = found
         return found
 
     def forget(self, fields: Sequence[str], records: Numbers) -> int:
@@ -474,7 +487,7 @@ class CachedFile:
             try:
                 self._descriptor = open_shared(place)
             except PermissionError:  # another user's: it is used as it is
-                self._base_place, self.place = place, None
+                self._base_place, self.place, self.facts = place, None, Facts()
                 self._open_unnamed()
                 return
             lock(self._descriptor, OPENING, shared=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastrecord._core import commit_parts, crc32c, open_shard, side_kinds
 from fastrecord.errors import Code
 from fastrecord.store.cache import Cache, Hold
-from fastrecord.store.cached_file import CachedFile, Head, tail_bytes
+from fastrecord.store.cached_file import CachedFile, Facts, Head, tail_bytes
 from fastrecord.store.marks import Part
 from fastrecord.store.passing import Here
 from fastrecord.store.requests import PAGE, Store, at_once
@@ -158,16 +158,39 @@ class Supply:
         """Bring what opening reads; return where the copy is."""
         file = self.file
         place, self._head = file.open(), None
+        if file.place is None:  # it could not have a name after all
+            self._file = file
         return place
 
     def need(self, fields: Sequence[str] | None, records: NDArray[np.int64] | None, payloads: bool) -> Hold:
         """Bring values; they stay as long as the result lives."""
-        cache, file = self.source.cache, self.file
+        cache = self.source.cache
         hold = cache.hold()
-        if file.is_whole(None if fields is None else tuple(fields), hold.generation):
+        if self.is_whole(None if fields is None else tuple(fields), hold.generation):
             return hold
         hold.release()
-        return hold_all(cache, [(file, fields, records, payloads)])
+        return hold_all(cache, [(self.file, fields, records, payloads)])
+
+    def is_whole(self, fields: tuple[str, ...] | None, generation: int, *, look: bool = True) -> bool:
+        """Return whether all parts of fields are known to be here, as `CachedFile.is_whole`.
+
+        Args:
+            fields: As there.
+            generation: As there.
+            look: Look at the copy, if it is not known.
+        """
+        if self._facts.whole.get(fields) == generation:
+            return True
+        return look and self.file.is_whole(fields, generation)
+
+    def sizes(self, fields: Sequence[str]) -> NDArray[np.int64]:
+        """Return the bytes of each record's payloads of some fields, int64 (records,)."""
+        found = self._facts.sizes.get(tuple(fields))
+        return self.file.sizes(fields) if found is None else found
+
+    @property
+    def _facts(self) -> Facts:
+        return self.source.cache.facts(self.source.store, self.shard)
 
     def bring(self, fields: Sequence[str], records: NDArray[np.int64]) -> None:
         """Bring values, and what lies beside them, for one who reads all records in the end."""
