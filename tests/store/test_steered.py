@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.loader.steered import can_steer
 from fastrecord.store.cache import Cache
 from tests.store.conftest import SCHEMA, Data
 from tests.support.stores import Fault, Server
@@ -114,3 +115,14 @@ def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_pat
     server.faults.append(Fault("404", 10_000))
     with pytest.raises(FileNotFoundError, match=r"train-0000"):
         list(batches)
+
+
+@pytest.mark.parametrize(("started", "steered"), [(None, False), ("2", False), ("1", True)])
+def test_one_rank_alone_on_its_node_follows_a_plan(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str | None, steered: bool
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if started is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    assert can_steer(dataset, fr.FastRecordBatchSampler(dataset, 6, rank=1, world_size=2)) is steered

@@ -182,7 +182,9 @@ def can_steer(dataset: FastRecordDataset, sampler: FastRecordBatchSampler) -> bo
     """Return whether one process's plan decides what the cache of a data set keeps."""
     shards = dataset.selection.shards
     sources = shards.sources
-    if int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) > 1 or sampler.nodes not in (1, sampler.world_size):
+    # A launcher that does not say how many ranks a node has may have started several.
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or sampler.world_size)
+    if ranks > 1 or sampler.nodes not in (1, sampler.world_size):
         return False  # several ranks use the cache
     if len({source.cache for source in sources}) != 1:
         return False
