@@ -9,6 +9,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.loader.steered import can_steer
+from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
 from tests.store.conftest import SCHEMA, Data
 from tests.support.stores import Fault, Server
@@ -102,6 +103,25 @@ def test_a_cache_that_is_too_small_for_a_plan_is_used_without(server: Server, st
     batches = iter(fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, False)))
     for start in (0, 6, 12):
         assert next(batches)["key"] == [f"record-{number}" for number in range(start, start + 6)]
+
+
+def test_a_rank_whose_last_batch_wraps_around_waits_for_its_own_steps(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    wait = Ahead.wait
+
+    def noted(self: Ahead, step: int) -> None:
+        steps.append(step)
+        wait(self, step)
+
+    monkeypatch.setattr(Ahead, "wait", noted)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    # Of the last global batch only position 456 is in the epoch, and it is another rank's.
+    dataset = _dataset(server, stored, tmp_path / "cache").subset(range(457))
+    sampler = fr.FastRecordBatchSampler(dataset, 6, rank=3, world_size=4)
+    assert len(_epoch(fr.FastRecordLoader(dataset, batch_sampler=sampler))) == 20 * 6
+    assert steps == 10 * [0] + 10 * [1]
 
 
 def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_path: Path) -> None:

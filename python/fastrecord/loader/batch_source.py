@@ -39,6 +39,7 @@ class BatchRequest:
         rows: Record numbers over all files, int64 (N,).
         sizes: Number of records of each batch; their sum is N.
         hand_out: Call it for each batch that goes to the consumer.
+        number: Number of its first batch in the epoch.
         ahead: Record numbers of later batches to prefetch, ascending, int64 (N,).
     """
 
@@ -48,6 +49,7 @@ class BatchRequest:
     positions: NDArray[np.int64]
     sizes: list[int]
     hand_out: Callable[[], None]
+    number: int
     ahead: NDArray[np.int64] | None = None
 
 
@@ -77,6 +79,7 @@ class SamplerSource:
         sampler = self.sampler
         batches = max(1, min(batches, -(-records // sampler.batch_size)))
         run = sampler.begin()
+        number = run.done
 
         def hand_out() -> None:
             run.done += 1
@@ -87,7 +90,8 @@ class SamplerSource:
             if coming is not None and (len(span.sizes) > 1 or not isinstance(self._view, All)):
                 # The order of the files may differ from the view's order.
                 coming = np.sort(self._view.take(coming))
-            yield BatchRequest(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, coming)
+            yield BatchRequest(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, number, coming)
+            number += len(span.sizes)
 
     @property
     def epoch_records(self) -> int:
@@ -163,7 +167,7 @@ class IterableSource:
                 np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*group, strict=True)
             )
             sizes = [len(part) for part, _ in group]
-            return BatchRequest(self._seed, progress.epoch, rows, positions, sizes, hand_out)
+            return BatchRequest(self._seed, progress.epoch, rows, positions, sizes, hand_out, number - len(group))
 
         group: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         first = number = grouped = 0

@@ -58,7 +58,7 @@ class Steered:
         self._source = self._shards.sources[0]
         self._cache = self._source.cache
         self._order = NodeOrder(sampler, dataset, sampler.rank, nodes=sampler.world_size)
-        self._batch, self._last = sampler.global_batch_size, len(sampler) - 1
+        self._last = len(sampler) - 1
         self._threads = Threads(_SHARDS, "fastrecord-steered")
         self._ahead: Ahead | None = None
         self._done = -1
@@ -106,8 +106,8 @@ class Steered:
 
     def is_read(self, request: BatchRequest) -> None:
         """Take note that nothing more is read of a request."""
-        number, step = self._number(request), self._step(request)
-        over = number == self._last or (number + 1) % self._order.batches == 0
+        step = self._step(request)
+        over = request.number == self._last or (request.number + 1) % self._order.batches == 0
         self._done = step if over else step - 1
 
     def close(self) -> None:
@@ -158,12 +158,8 @@ class Steered:
         self._done = first - 1
         return Ahead(plan, self, steps=self._order.steps).start()
 
-    def _number(self, request: BatchRequest) -> int:
-        """Return the number of a request's batch in its epoch."""
-        return int(request.positions[0]) // self._batch
-
     def _step(self, request: BatchRequest) -> int:
-        return self._order.step(request.epoch, self._number(request))
+        return self._order.step(request.epoch, request.number)
 
     def _split(self, rows: _Numbers) -> list[tuple[int, _Numbers, _Numbers]]:
         return list(self._shards.split(rows))
