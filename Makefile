@@ -90,7 +90,7 @@ test-python: setup
 torture: setup ## break things for some hours, and write what came of it into docs/reliability.md
 	$(BIN)/python -m tests.torture --page docs/reliability.md
 
-bench: $(VENV)/.bench ## every experiment in short, and their page, .cache/bench/report.md (10 minutes, some GB of disk)
+bench: $(VENV)/.bench ## every experiment in short, and their page, .cache/bench/report.md (15 minutes, some GB of disk)
 	status=0; $(BIN)/python -m benches.experiments || status=$$?; \
 	  $(BIN)/python -m benches.report .cache/bench/results/short --page .cache/bench/report.md; exit $$status
 

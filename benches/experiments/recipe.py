@@ -87,7 +87,7 @@ def run(bench: Bench) -> None:
     """Write a row for each number of ranks and each form of file: one accuracy a seed."""
     ranks = (1, 2, 4) if bench.full else (1, 2)
     # A step has as many passes as the most ranks, so that each of them has one.
-    size = {"passes": max(ranks), "epochs": 12 if bench.full else 4}
+    size = {"passes": max(ranks), "epochs": 12 if bench.full else 3}
     data = bench.folder / "recipe"
     try:
         make_files(data)
