@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from fastrecord._core import FastRecordError, Reader, stored_bytes
+from fastrecord._core import FastRecordError, Reader, payload_fields, payload_parts
 from fastrecord.checks import byte_count, choice
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
@@ -308,14 +308,21 @@ class FastRecordDataset(Dataset[Any]):
         return found
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """Return the bytes that each record of the files takes in them, int64 (rows,).
+        """Return the bytes that a sample reads of each record, as they are stored, int64 (rows,).
 
-        Payloads with their padding, and entries; whatever the view, of all records of the files.
+        Whatever the view, of all records of the files. Values that lie in columns, such as numbers,
+        do not count.
 
         Raises:
             CorruptFileError: an index is damaged.
         """
-        return np.concatenate([stored_bytes(reader, 0, len(reader)) for reader in self.selection.readers])
+        shards = self.selection.shards
+        names = self.fields or (self.image_field, *filter(None, (self.selection.label_field,)), *self.extra_fields)
+        sizes = []
+        for number, reader in enumerate(shards.readers):
+            supply = shards.supply(number)
+            sizes.append(_value_bytes(reader, names) if supply is None else supply.sizes(names))
+        return np.concatenate(sizes)
 
     def __add__(self, other: Dataset[Any]) -> Any:
         return concat(self, other) if isinstance(other, FastRecordDataset) else super().__add__(other)
@@ -712,3 +719,13 @@ def _settings(dataset: FastRecordDataset) -> dict[str, Any]:
         **{name: getattr(dataset.selection, name) for name in selected},
         **{name: getattr(dataset, name) for name in own},
     }
+
+
+def _value_bytes(reader: Reader, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the bytes of the payloads of some fields of each record, int64 (records,)."""
+    sizes = np.zeros(len(reader), np.int64)
+    for name in payload_fields(reader):
+        if name in names:
+            parts = payload_parts(reader, name, np.arange(len(reader))).reshape(-1, 4)
+            sizes += parts[:, 1] + parts[:, 3]
+    return sizes
