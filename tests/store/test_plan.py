@@ -43,13 +43,13 @@ class Shuffled:
 
 
 def required(order: Listed | Shuffled, epochs: int, ahead: int) -> list[set[int]]:
-    """Return what must be here in each step of some epochs, and of the one after."""
+    """Return what must be here in each step of some epochs, and of the one after; nothing stays after its epoch."""
     needed: list[set[int]] = [set() for _ in range((epochs + 1) * order.steps)]
     for epoch in range(epochs + 1):
         visits = order.visits(epoch)
         base = epoch * order.steps
         for unit, first, last in zip(visits.units.tolist(), visits.first.tolist(), visits.last.tolist(), strict=True):
-            for step in range(base + first, min(base + last + ahead + 1, len(needed))):
+            for step in range(base + first, base + min(last + ahead + 1, order.steps)):
                 needed[step].add(unit)
     return needed[: epochs * order.steps]
 
@@ -142,7 +142,8 @@ def test_what_a_step_needs_is_here_and_the_rest_fits(
             assert set(gone) <= here
             assert not any(sizes[unit] and unit in here for unit in brought)
             # What goes is not needed by any step that is not over, and `after` is the last that was.
-            assert decision.after == max((used_last[unit] for unit in gone), default=-1) < max(step - ahead, 1)
+            over = max(step - ahead, step // order.steps * order.steps, 1)
+            assert decision.after == max((used_last[unit] for unit in gone), default=-1) < over
             here = (here - set(gone)) | set(brought)
             assert plan.used == sum(int(sizes[unit]) for unit in here) <= limit
             decision = next(decisions)
@@ -175,6 +176,20 @@ def test_a_plan_that_goes_on_decides_as_one_that_never_stopped() -> None:
     for ours, theirs in zip(decisions[90:], then, strict=False):
         assert ours.step == theirs.step
         assert (ours.bring.tolist(), ours.give_up.tolist()) == (theirs.bring.tolist(), theirs.give_up.tolist())
+
+
+@given(uses(), st.integers(0, 2), st.integers(0, 12), st.data())
+def test_a_plan_that_begins_with_an_epoch_downloads_what_an_earlier_one_would(
+    order: Listed, ahead: int, spare: int, data: st.DataObject
+) -> None:
+    sizes = np.array(data.draw(st.lists(st.integers(0, 5), min_size=order.units, max_size=order.units)), np.int64)
+    limit = least_limit(order, sizes, 4, ahead=ahead) + spare
+    here, anew = None, []
+    for epoch in range(4):
+        plan = Plan(order, sizes, limit, ahead=ahead, epoch=epoch, there=here)
+        anew.append(sum(plan.bytes_of(decision) for decision in plan.of_epoch()))
+        here = plan.here
+    assert anew == [size for size, _ in Plan(order, sizes, limit, ahead=ahead).downloads(4)]
 
 
 def test_a_part_x_of_the_data_in_the_cache_saves_x_of_every_later_epoch() -> None:

@@ -149,14 +149,14 @@ class Steered:
         # What opening reads, and columns, stay.
         kept = sum(file.charge for file in files) - int(self._sizes[there].sum())
         limit = (self._source.limit or 0) - kept
-        if least_limit(self._order, self._sizes, 2, epoch=request.epoch) > limit:
+        if least_limit(self._order, self._sizes, 1, epoch=request.epoch) > limit:
             return None
         ahead = steps_ahead(self._order, self._sizes, limit)
         first = self._step(request)
         step = first - request.epoch * self._order.steps
         plan = Plan(self._order, self._sizes, limit, ahead=ahead, epoch=request.epoch, step=step, there=there)
         self._done = first - 1
-        return Ahead(plan, self, steps=self._order.steps).start()
+        return Ahead(plan.of_epoch(), self, steps=self._order.steps).start()
 
     def _step(self, request: BatchRequest) -> int:
         return self._order.step(request.epoch, request.number)

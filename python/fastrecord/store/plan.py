@@ -76,7 +76,7 @@ class _Epoch:
 
     Attributes:
         next: Number of the unit's next visit, counted through the epochs; -1 if it is not known.
-        before: The last step of its previous visit; -1 if there is none.
+        before: The last step of its previous visit in the epoch; -1 if there is none.
     """
 
     def __init__(self, order: Order, epoch: int, offset: int, start: int = 0) -> None:
@@ -120,7 +120,6 @@ class _Epoch:
         both = np.flatnonzero((earlier.tail >= 0) & (self.head >= 0))
         tails, heads = earlier.tail[both], self.head[both]
         earlier.next[tails] = heads + self.offset
-        self.before[heads] = earlier.last[tails]
 
 
 class Plan:
@@ -129,9 +128,12 @@ class Plan:
     A unit is here from the step that brings it on, and stays during a visit and `ahead` steps before
     it. After a visit it is kept for the next one as long as there is room; of those that are kept, the
     one whose next visit begins last goes first. With units of one size nothing needs fewer bytes.
-    With others, finding the fewest is a knapsack problem; `least_bytes` is below them.
+    With others, finding the fewest is a knapsack problem; `parts` gives a bound below them.
 
     Next visits are known up to the end of the next epoch. What has none goes first.
+
+    Nothing comes for an epoch before it begins, when all steps of the one before are over. So a plan
+    that begins with an epoch and what is here then decides as one that began earlier.
 
     Args:
         order: What the node uses when.
@@ -161,16 +163,11 @@ class Plan:
         self._order, self._sizes, self._limit, self._ahead, self._parts = order, sizes, limit, ahead, parts
         self._start = epoch, step
         self._held = np.zeros(order.units, np.int64)
-        self._used = 0
-        # The last step of each unit that is here; and units that are here with no known visit.
-        self._last = np.full(order.units, -1, np.int64)
-        self._idle = np.zeros(order.units, bool)
-        self._idlers: deque[Numbers] = deque()
-        if there is not None and len(there):
-            there = np.unique(there)
+        if there is not None:
             self._held[there] = sizes[there]
-            self._used = int(sizes[there].sum())
-            self._rest(there)
+        self._used = int(self._held.sum())
+        # The last step that has used each unit, as far as the plan goes back.
+        self._last = np.full(order.units, -1, np.int64)
 
     @property
     def used(self) -> int:
@@ -188,8 +185,11 @@ class Plan:
 
     def __iter__(self) -> Iterator[Decision]:
         """Yield the decision before each step that has one, and before the first step of each epoch."""
-        for decision, _ in self._decide():
-            yield decision
+        return (decision for decision, _ in self._decide())
+
+    def of_epoch(self) -> Iterator[Decision]:
+        """Yield the decisions of the epoch in which the plan begins."""
+        return (decision for decision, _ in self._decide(self._start[0] + 1))
 
     def downloads(self, epochs: int) -> list[tuple[int, int]]:
         """Return the bytes and requests of epochs, the first of them from where the plan begins.
@@ -208,35 +208,19 @@ class Plan:
         order, ahead = self._order, self._ahead
         number, start = self._start
         now = _Epoch(order, number, 0, start)
-        leaving: deque[_Epoch] = deque([now])
-        # Of the visits of this epoch and the next: whether the unit is kept for it.
-        self._kept, self._units, self._base = np.zeros(len(now.units), bool), now.units, 0
-        # The targets that were flagged since room was made last; all others are at most `_high`.
-        self._fresh: list[Numbers] = []
-        self._high = -1
-        self._wake(now)
-        released = 0
         while now.number != stop:
             later = _Epoch(order, now.number + 1, now.offset + len(now.units))
             later.follow(now)
-            leaving.append(later)
-            self._kept = np.r_[self._kept, np.zeros(len(later.units), bool)]
-            self._units = np.r_[now.units, later.units]
-            self._wake(later)
+            self._enter(now, later)
+            released = 0
             cuts = np.flatnonzero(np.diff(now.first)) + 1
             for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(now.units)], strict=True):
                 # An epoch without visits is one step that needs nothing.
                 step = int(now.first[begin]) if begin < end else now.number * order.steps + start
                 # What was used last before the steps that have begun may go from here on.
-                while True:
-                    first = leaving[0]
-                    until = int(np.searchsorted(first.lasts, step - ahead, side="left"))
-                    self._release(first, now, later, first.by_last[released:until], begin)
-                    released = until
-                    if first is now or released < len(first.lasts):
-                        break
-                    leaving.popleft()
-                    released = 0
+                until = int(np.searchsorted(now.lasts, step - ahead, side="left"))
+                self._release(now, now.by_last[released:until], begin)
+                released = until
                 units = now.units[begin:end]
                 self._kept[begin:end] = False
                 self._last[units] = np.maximum(now.last[begin:end], self._last[units])
@@ -249,44 +233,36 @@ class Plan:
                 if len(missing) or len(gone) or begin == 0:
                     after = int(self._last[gone].max()) if len(gone) else -1
                     yield Decision(step, after, np.sort(gone), missing), size
-            self._kept = self._kept[len(now.units) :]
-            self._high -= len(now.units)
-            self._base += len(now.units)
-            fresh = np.concatenate([*self._fresh, np.empty(0, np.int64)])
-            self._fresh = [fresh[fresh >= self._base]]
             now, start = later, 0
 
-    def _release(self, epoch: _Epoch, now: _Epoch, later: _Epoch, places: Numbers, arrived: int) -> None:
+    def _enter(self, now: _Epoch, later: _Epoch) -> None:
+        """Begin an epoch: all steps before it are over, so all that is here is kept for it, for the next, or idle."""
+        # Of the visits of both epochs: whether the unit is kept for it.
+        self._kept = np.zeros(len(now.units) + len(later.units), bool)
+        self._units, self._base = np.r_[now.units, later.units], now.offset
+        # The targets that were flagged since room was made last; all others are at most `_high`.
+        self._fresh: list[Numbers] = []
+        self._high = -1
+        # What is here with no known visit.
+        self._idle = self._held > 0
+        self._idlers = deque([self.here])
+        for epoch in (now, later):
+            units = np.flatnonzero(self._idle & (epoch.head >= 0))
+            self._idle[units] = False
+            self._keep(epoch.head[units] + epoch.offset)
+
+    def _release(self, epoch: _Epoch, places: Numbers, arrived: int) -> None:
         """End visits: their units are kept for their next visits, or nothing is known of these."""
         targets = epoch.next[places]
         units = epoch.units[places[targets < 0]]
-        if epoch is not now:
-            # Later epochs are known by now than when the visits were linked.
-            for known in (now, later):
-                heads = known.head[units]
-                found = heads[heads >= 0] + known.offset
-                self._keep(found[found >= self._base + arrived])
-                units = units[heads < 0]
-        self._rest(units)
+        self._idle[units] = True
+        self._idlers.append(units)
         # Those whose next visit has begun stay because of it.
         self._keep(targets[targets >= self._base + arrived])
 
     def _keep(self, targets: Numbers) -> None:
-        if len(targets):
-            self._kept[targets - self._base] = True
-            self._fresh.append(targets)
-
-    def _rest(self, units: Numbers) -> None:
-        if len(units):
-            self._idle[units] = True
-            self._idlers.append(units)
-
-    def _wake(self, epoch: _Epoch) -> None:
-        """Keep units that have been idle for their visits of an epoch that is known now."""
-        units = np.flatnonzero(self._idle & (epoch.head >= 0))
-        if len(units):
-            self._idle[units] = False
-            self._keep(epoch.head[units] + epoch.offset)
+        self._kept[targets - self._base] = True
+        self._fresh.append(targets)
 
     def _make_room(self, arrived: int, step: int) -> Numbers:
         """Give up units until the rest is within the limit; return them."""
@@ -357,31 +333,19 @@ def requests_of(units: Numbers, sizes: Numbers, part: int = 8 << 20) -> int:
 
 def least_limit(order: Order, sizes: Numbers, epochs: int, *, ahead: int = 0, epoch: int = 0) -> int:
     """Return the least bytes of a cache with which a plan of some epochs finds room."""
-    most = left = offset = 0
-    before: _Epoch | None = None
-    # What is still here from the epoch before, as changes at later steps.
-    carried = np.zeros(0, np.int64)
+    most = 0
     for number in range(epoch, epoch + epochs):
-        visits = _Epoch(order, number, offset)
-        offset += len(visits.units)
-        if before is not None:
-            visits.follow(before)
-        before = visits
-        base, length = number * order.steps, order.steps
-        spans = int((visits.last - base).max(initial=0)) + ahead + 2
-        change = np.zeros(max(length, spans, len(carried)), np.int64)
-        change[: len(carried)] += carried
-        size = sizes[visits.units]
-        # A visit that begins before the one before it may end continues it.
+        visits = _Epoch(order, number, 0)
+        base, size = number * order.steps, sizes[visits.units]
+        begins, ends = visits.first - base, visits.last + ahead + 1 - base
+        change = np.zeros(order.steps + ahead + 1, np.int64)
+        np.add.at(change, begins, size)
+        np.add.at(change, ends, -size)
+        # A visit that begins before the one before it may end continues it: no byte counts twice until then.
         continues = (visits.before >= 0) & (visits.before >= visits.first - ahead)
-        np.add.at(change, visits.first - base, size)
-        np.add.at(change, visits.last + ahead + 1 - base, -size)
-        # Counted twice from its beginning until the visit before it ends.
-        np.add.at(change, (visits.first - base)[continues], -size[continues])
+        np.add.at(change, begins[continues], -size[continues])
         np.add.at(change, (visits.before + ahead + 1 - base)[continues], size[continues])
-        levels = left + np.cumsum(change[:length])
-        most = max(most, int(levels.max(initial=0)))
-        left, carried = int(levels[-1]) if length else left, change[length:]
+        most = max(most, int(np.cumsum(change[: order.steps]).max(initial=0)))
     return most
 
 
@@ -445,8 +409,10 @@ def plan_nodes(orders: list[Order], sizes: Numbers, limit: int | None, epochs: i
     least = max(least_limit(order, sizes, epochs) for order in orders)
     if limit is not None and limit < least:
         raise ValueError(f"a cache of {limit:,} bytes is too small for this order: it needs at least {least:,} bytes")
-    ahead = min(steps_ahead(order, sizes, limit) for order in orders)
-    plans = [Plan(order, sizes, limit, ahead=ahead).downloads(epochs) for order in orders]
+    aheads = [steps_ahead(order, sizes, limit) for order in orders]
+    plans = [
+        Plan(order, sizes, limit, ahead=ahead).downloads(epochs) for order, ahead in zip(orders, aheads, strict=True)
+    ]
     bounds = [Plan(order, sizes, limit, parts=True).downloads(epochs) for order in orders]
     return CachePlan(
         limit,
@@ -457,5 +423,5 @@ def plan_nodes(orders: list[Order], sizes: Numbers, limit: int | None, epochs: i
         tuple(sum(plan[at][1] for plan in plans) for at in range(epochs)),
         tuple(sum(plan[at][0] for plan in bounds) for at in range(epochs)),
         least,
-        ahead,
+        max(aheads),
     )
