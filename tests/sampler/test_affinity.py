@@ -197,6 +197,20 @@ def test_blocks_come_whole() -> None:
         assert len(set(visits.first[visits.units // 16 == block].tolist())) == 1
 
 
+@pytest.mark.parametrize("shuffle", [False, fr.Blocks(records=16, window=16)])
+def test_blocks_come_steadily_in_the_space_of_a_window(shuffle: bool | fr.Blocks) -> None:
+    n, block, window = 4096, 16, 256
+    sampler = FastRecordBatchSampler(range(n), 64, shuffle=shuffle)
+    order = NodeOrder(sampler, range(n))
+    for epoch in range(2):
+        visits = order.visits(epoch)
+        come, gone = (np.bincount(steps, minlength=order.steps) for steps in (visits.first, visits.last))
+        assert come[1:].max() <= 64 + block
+        # Records that are here in each step.
+        here = np.cumsum(come) - np.r_[0, np.cumsum(gone)[:-1]]
+        assert here.max() <= (window if shuffle else 64) + block
+
+
 def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     make: dict[str, Any] = {"rank": 0, "world_size": 4}

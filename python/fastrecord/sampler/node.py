@@ -29,7 +29,7 @@ class NodeOrder:
 
     A step is a global batch, or several neighbouring ones where they are small. With `shuffle="blocks"`
     and without a shuffle, neighbouring records come together: all that the node needs of a block is
-    here from the first step on that uses any of it, so that one request brings them. Each goes when
+    here before the first step that uses any of it, so that one request brings them. Each goes when
     it has been used itself.
 
     Args:
@@ -81,10 +81,7 @@ class NodeOrder:
         if self._together > 1:
             # Positions that fill up the last batch come once more, alone.
             own = slice(0, int(np.searchsorted(positions, n)))
-            group = indices[own] // self._together
-            begins = np.zeros(int(group.max(initial=0)) + 1, np.int64)
-            begins[group[::-1]] = last[own][::-1]  # the first step is written last
-            first = np.r_[begins[group], last[own.stop :]]
+            first = np.r_[_brought(indices[own] // self._together, last[own]), last[own.stop :]]
         key = first * self.units + rows
         order = np.argsort(key, kind="stable")
         key = key[order]
@@ -95,6 +92,28 @@ class NodeOrder:
     def step(self, epoch: int, batch: int) -> int:
         """Return the step of a batch, counted through the epochs as in `Decision`."""
         return epoch * self.steps + batch // self.batches
+
+
+def _brought(groups: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the step before which the group of each record is brought, int64 (N,).
+
+    It is the step of the group's first record, or an earlier one: as early as the records that are
+    here are at no step more than they must be at the fullest one. So groups come steadily, while
+    records that came before are used, instead of a whole window at once.
+
+    Args:
+        groups: Records that come together, int64 (N,), in the order of their use.
+        steps: The steps of their use, int64 (N,), ascending.
+    """
+    _, places, numbers, counts = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(places)
+    come = np.cumsum(counts[order])
+    # Records that came and are not used before the first use of each group.
+    most = int((come - np.searchsorted(steps, steps[places[order]])).max(initial=0))
+    brought = np.zeros(len(places), np.int64)
+    late = come > most
+    brought[order[late]] = steps[come[late] - most - 1] + 1
+    return brought[numbers]
 
 
 def plan_cache(
