@@ -171,6 +171,15 @@ class Store:
             return False
         return True
 
+    def tree(self) -> tuple[list[str], list[tuple[str, int]]]:
+        """Return the names of the folders in it, and the path and bytes of each object, those in folders below too.
+
+        Raises:
+            FileNotFoundError: there is no such bucket.
+            FastRecordError: the store does not answer.
+        """
+        return _where_it_works(_tree, self)
+
     def list(self) -> list[tuple[str, int]]:
         """Return the name and bytes of each object in the folder, without those in folders below."""
         return _where_it_works(_list, self)
@@ -435,6 +444,19 @@ def _list(store: Store) -> list[tuple[str, int]]:
         found = _obstore().list_with_delimiter(_opened(store))
         return sorted((entry["path"], entry["size"]) for entry in found["objects"])
 
+    return _listed(store, ask)
+
+
+def _tree(store: Store) -> tuple[list[str], list[tuple[str, int]]]:
+    def ask() -> tuple[list[str], list[tuple[str, int]]]:
+        folders = _obstore().list_with_delimiter(_opened(store))["common_prefixes"]
+        pages = _obstore().list(_opened(store), chunk_size=1000)
+        return sorted(folders), [(entry["path"], entry["size"]) for page in pages for entry in page]
+
+    return _listed(store, ask)
+
+
+def _listed(store: Store, ask: Callable[[], _T]) -> _T:
     try:
         return _asked(store, "", ask)
     except FastRecordError as error:
