@@ -190,6 +190,24 @@ class ImageJob:
         else:
             listing = list_folder(source, allow_empty_classes=allow_empty_classes)
             _refuse_inside(out, listing)
+        return cls.of_listing(listing, out, classes_from, recode, bad_files, known=known)
+
+    @classmethod
+    def of_listing(
+        cls,
+        listing: Listing,
+        out: str,
+        classes_from: str | os.PathLike[str] | None,
+        recode: Recode,
+        bad_files: BadFiles,
+        *,
+        known: list[str] | None = None,
+    ) -> Self:
+        """Number the classes of listed files. The arguments have the same meaning as in `of`.
+
+        Raises:
+            FastRecordError, OSError: as `pack_folder`, for its input.
+        """
         _ImagePacker(listing, bad_files, recode, 1, None, 0).refuse_bad()
         extend = known is not None
         if classes_from is not None:
@@ -266,6 +284,10 @@ class _ImagePacker(ListingPacker):
         self.recode = recode
 
     def append(self, positions: range, target: Target, writer: Writer) -> None:
+        with self.listing.at_hand(positions):
+            self._append(positions, target, writer)
+
+    def _append(self, positions: range, target: Target, writer: Writer) -> None:
         listing = self.listing
         if listing.list_path is not None:
             listing.find_irregular(positions)

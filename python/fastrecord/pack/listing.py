@@ -9,8 +9,10 @@ import csv
 import os
 import stat
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
@@ -40,6 +42,9 @@ class Listing:
         list_path: The CSV list, or None.
     """
 
+    # Files that may be at hand together, at most.
+    together: ClassVar[int] = 1 << 30
+
     source: str
     keys: list[str]
     labels: array[int] | None
@@ -52,7 +57,7 @@ class Listing:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def cut(self, start: int, stop: int) -> Listing:
+    def cut(self, start: int, stop: int) -> Self:
         """Return some of the files."""
         keys = self.keys[start:stop]
         return replace(
@@ -71,6 +76,11 @@ class Listing:
         """Return the name of the file at `position` for errors: its path and line in the list."""
         path = self.path(position)
         return f"{self.list_path}, line {self.lines[position]}: {path}" if self.list_path is not None else path
+
+    def at_hand(self, positions: range) -> AbstractContextManager[None]:
+        """Return a context in which the files can be opened; ones that cannot be brought are added to `bad`."""
+        del positions
+        return nullcontext()
 
     def stored_bytes(self, position: int) -> int:
         """Return the unmodified size of a file in bytes.
@@ -120,6 +130,39 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
                 classes.append(_utf8(entry.name, source))
             else:
                 beside += 1
+    bad: dict[str, str] = {}
+    return list_classes(
+        source,
+        classes,
+        beside,
+        lambda name: files_below(source, name, bad),
+        bad,
+        allow_empty_classes=allow_empty_classes,
+    )
+
+
+def list_classes(
+    source: str,
+    classes: list[str],
+    beside: int,
+    files: Callable[[str], Iterable[str]],
+    bad: dict[str, str],
+    *,
+    allow_empty_classes: bool,
+) -> Listing:
+    """List the files of class folders.
+
+    Args:
+        source: The folder that holds them.
+        classes: Their names.
+        beside: Number of files beside them.
+        files: Returns the keys of a class folder's files, in order.
+        bad: As in `Listing`; `files` may add to it.
+        allow_empty_classes: As in `list_folder`.
+
+    Raises:
+        FastRecordError: no class folder or no file exists; a class folder is empty.
+    """
     if not classes and not beside:
         raise Code.NO_FILES.error(f"{source}: the folder is empty")
     if not classes:
@@ -127,14 +170,13 @@ def list_folder(source: str, *, allow_empty_classes: bool = False) -> Listing:
             f"{source}: no class folders, only {_count(beside, 'file')}: each class needs a folder of its own, or "
             "name the files in a list, `--list CSV` (columns path and label, or just path)"
         )
-    classes.sort()
+    classes = sorted(classes)
     keys: list[str] = []
     labels = array("q")
-    bad: dict[str, str] = {}
     empty = []
     for label, name in enumerate(classes):
         before = len(keys)
-        keys.extend(files_below(source, name, bad))
+        keys.extend(files(name))
         labels.extend([label] * (len(keys) - before))
         if len(keys) == before:
             empty.append(name)

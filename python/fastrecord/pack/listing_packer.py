@@ -76,7 +76,7 @@ class ListingPacker(Packer):
         while position < part.stop:
             if interrupt.pending:
                 return False
-            stop = min(position + files, part.stop)
+            stop = min(position + files, position + self.listing.together, part.stop)
             before, started = writer.bytes_written, time.perf_counter()
             self.append(range(position, stop), target, writer)
             grown, seconds = writer.bytes_written - before, time.perf_counter() - started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -15,12 +15,15 @@ from fastrecord.errors import Code
 from fastrecord.operations.manifest import FoundShard
 from fastrecord.operations.shard_names import Part
 from fastrecord.operations.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
+from fastrecord.pack.bucket import list_bucket
 from fastrecord.pack.division import even_ends
 from fastrecord.pack.images import ImageJob
 from fastrecord.pack.output import NEVER
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
 from fastrecord.pack.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
+from fastrecord.store import is_url
+from fastrecord.store.requests import Store
 
 # Files in a shard by default: about 500 MB of images as in ImageNet.
 _FILES = 4096
@@ -45,6 +48,7 @@ def pack(
     crop_ready: str | None = None,
     crop_index: bool = False,
     sixteen_bit: str | None = None,
+    store_options: Mapping[str, Any] | None = None,
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Pack image files on a Ray cluster.
@@ -54,9 +58,11 @@ def pack(
     process adds all shards to the manifest of `dst` in one step, as `write_frec` does.
 
     Args:
-        src: Folder with one sub-folder per class, or any folder that holds the files of the list; on
-            a file system that all machines share, as is `dst`.
-        dst: Folder of the data set.
+        src: Folder with one sub-folder per class, or any folder that holds the files of the list, on
+            a file system that all machines share. Or a URL: the folder of an object store that holds
+            the class folders. Each task brings its own files, at most 256 at a time, into temporary
+            files without names.
+        dst: Folder of the data set, on a file system that all machines share.
         num_workers: Number of tasks at a time; by default as many as the cluster's CPUs allow.
         cpus_per_worker: CPUs that Ray sets aside for a task. A task reads and recodes on several
             threads.
@@ -75,6 +81,7 @@ def pack(
         crop_ready: Likewise.
         crop_index: Likewise.
         sixteen_bit: Likewise.
+        store_options: For a URL, as for `FastRecordDataset`.
         progress: Called after each shard; an exception in it ends the pack.
 
     Returns:
@@ -82,7 +89,7 @@ def pack(
 
     Raises:
         FileExistsError: `dst` holds a data set, and the mode is "error".
-        FastRecordError, ValueError: as `fastrecord.pack_folder`.
+        FastRecordError, ValueError: as `fastrecord.pack_folder`; a URL and a list are given.
         Besides, what Ray raises for workers that die again and again.
     """
     started = time.perf_counter()
@@ -91,12 +98,26 @@ def pack(
         raise ValueError("a list has no class folders: leave out allow_empty_classes")
     if num_workers is not None:
         integer("num_workers", num_workers, 1)
+    url = os.fspath(src) if is_url(src) else None
+    if url is not None and list_path is not None:
+        raise ValueError(f"{url}: a list names the files of a folder, not of an object store: leave out list_path")
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     with ShardWrite(dst, mode) as write:
-        source = os.path.abspath(os.path.expanduser(os.fspath(src)))
-        job = ImageJob.of(
-            source, write.folder, list_path, classes_from, recode, bad_files, allow_empty_classes=allow_empty_classes
-        )
+        if url is not None:
+            listing = list_bucket(Store.of(url, store_options), allow_empty_classes=allow_empty_classes)
+            source = listing.source
+            job = ImageJob.of_listing(listing, write.folder, classes_from, recode, bad_files)
+        else:
+            source = os.path.abspath(os.path.expanduser(os.fspath(src)))
+            job = ImageJob.of(
+                source,
+                write.folder,
+                list_path,
+                classes_from,
+                recode,
+                bad_files,
+                allow_empty_classes=allow_empty_classes,
+            )
         total = len(job.listing)
         workers = num_workers or _workers(cpus_per_worker)
         count = shards if shards is not None else min(max(-(-total // _FILES), workers), total)

@@ -1,0 +1,106 @@
+"""`fastrecord.ray.pack` of class folders in an object store, and `read_frec` of a data set there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fastrecord as fr
+from fastrecord.ray import pack, read_frec
+from tests.conftest import encode
+from tests.ray.test_ray_pack import content
+from tests.support.stores import Fault, Server, started
+
+pytestmark = [
+    pytest.mark.usefixtures("address"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray's own
+]
+URL = "s3://bucket/images"
+
+
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[Server]:
+    with started() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: Server) -> Server:
+    running_server.reset()
+    running_server.delete("images")
+    return running_server
+
+
+@pytest.fixture
+def tree(server: Server, tmp_path: Path) -> Path:
+    """The same images in a folder and in the store; in an order that only a walk of folders gives."""
+    names = ["cat/z.jpg", "cat/a/1.jpg", "cat/a-b/1.jpg", "cat/.hidden.jpg", "dog x/é#1%20.jpg", "readme.txt"]
+    names += [f"owl/{number:02d}.jpg" for number in range(20)]
+    for number, name in enumerate(names):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(number))
+        server.put(f"images/{name}", path)
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}], ids=str)
+def test_the_records_are_the_ones_of_the_folder(
+    tree: Path, server: Server, tmp_path: Path, options: dict[str, str]
+) -> None:
+    server.faults.append(Fault("cut", 2, lambda request: request.path.endswith(".jpg")))
+    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=3, **options)  # type: ignore[arg-type]
+    there = pack(URL, tmp_path / "set", shards=3, num_workers=2, store_options=server.options, **options)  # type: ignore[arg-type]
+    assert content(there.paths) == content(alone.paths)
+    assert (there.records, there.classes, there.ignored) == (alone.records, alone.classes, 1)
+    assert not server.faults[0].times
+
+
+def test_a_file_url_is_a_folder(tree: Path, tmp_path: Path) -> None:
+    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=2)
+    there = pack(tree.as_uri(), tmp_path / "set", shards=2)
+    assert content(there.paths) == content(alone.paths)
+
+
+@pytest.mark.usefixtures("tree")
+def test_files_that_are_no_images_gone_or_refused(server: Server, tmp_path: Path) -> None:
+    server.put("images/owl/03.jpg", b"no image")
+    with pytest.raises(fr.FastRecordError, match=rf"{URL}/owl/03\.jpg: .*bad-files skip"):
+        pack(URL, tmp_path / "set", store_options=server.options)
+    server.faults.append(Fault("404", 1, lambda request: request.path.endswith("/owl/05.jpg")))
+    summary = pack(URL, tmp_path / "set", bad_files="skip", store_options=server.options)
+    assert [key for key, _ in summary.skipped] == ["owl/03.jpg", "owl/05.jpg"]
+    assert "does not exist in the store" in summary.skipped[1][1]
+    server.faults.append(Fault("403", 9, lambda request: request.path.endswith("/owl/07.jpg")))
+    with pytest.raises(fr.FastRecordError, match=rf"{URL}/owl/07\.jpg: the store refuses access"):
+        pack(URL, tmp_path / "other", bad_files="skip", store_options=server.options)
+    assert not (tmp_path / "other").exists()
+
+
+def test_folders_without_files(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(fr.FastRecordError, match="the folder is empty"):
+        pack(URL, tmp_path / "set", store_options=server.options)
+    server.put("images/a.jpg", encode(0))
+    with pytest.raises(fr.FastRecordError, match="no class folders, only 1 file"):
+        pack(URL, tmp_path / "set", store_options=server.options)
+    with pytest.raises(ValueError, match="leave out list_path"):
+        pack(URL, tmp_path / "set", list_path=tmp_path / "list.csv", store_options=server.options)
+    (tmp_path / "tree" / "cat").mkdir(parents=True)
+    (tmp_path / "tree" / "dog").mkdir()
+    (tmp_path / "tree" / "dog" / "1.jpg").write_bytes(encode(1))
+    url = (tmp_path / "tree").as_uri()
+    with pytest.raises(fr.FastRecordError, match="empty class folder 'cat'"):
+        pack(url, tmp_path / "set")
+    summary = pack(url, tmp_path / "set", allow_empty_classes=True)
+    assert (summary.classes, summary.empty_classes) == (["cat", "dog"], ["cat"])
+
+
+def test_a_data_set_in_a_store_is_read_by_tasks(tree: Path, server: Server, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "set", shards=2)
+    url = server.put_folder("packed", tmp_path / "set")
+    dataset = fr.FastRecordDataset(url, store_options=server.options, fields=["key"])
+    keys = [row["key"] for row in read_frec(dataset).take_all()]
+    assert sorted(keys) == sorted(str(path.relative_to(tree)) for path in tree.glob("*/**/*.jpg"))
