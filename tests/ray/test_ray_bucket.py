@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 import fastrecord as fr
-from fastrecord.ray import pack, read_frec
+from fastrecord.pack.bucket import BucketListing
+from fastrecord.ray import pack, packing, read_frec
 from tests.conftest import encode
 from tests.ray.test_ray_pack import content
 from tests.support.stores import Fault, Server, started
@@ -78,6 +83,38 @@ def test_files_that_are_no_images_gone_or_refused(server: Server, tmp_path: Path
     with pytest.raises(fr.FastRecordError, match=rf"{URL}/owl/07\.jpg: the store refuses access"):
         pack(URL, tmp_path / "other", bad_files="skip", store_options=server.options)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_run_of_files_comes_a_few_at_a_time_and_leaves_nothing(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed amid its files is replaced; no temporary file outlives either."""
+    bring, mark, temporary = BucketListing._bring, tmp_path / "killed", tmp_path / "temporary"
+    temporary.mkdir()
+
+    def job(*arguments: Any) -> Any:
+        def die_once(listing: BucketListing, position: int, file: IO[bytes]) -> None:
+            bring(listing, position, file)
+            assert len(listing.brought) <= 4
+            if position == 9 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        tempfile.tempdir, BucketListing.together = str(temporary), 4
+        BucketListing._bring = die_once  # type: ignore[method-assign, assignment]
+        try:
+            return pack_part(*arguments)
+        finally:  # the cluster keeps its workers
+            tempfile.tempdir, BucketListing.together = None, 256
+            BucketListing._bring = bring  # type: ignore[method-assign]
+
+    pack_part = packing._pack_part
+    monkeypatch.setattr(packing, "_pack_part", job)
+    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=1)
+    there = pack(tree.as_uri(), tmp_path / "set", shards=1)
+    assert mark.exists()
+    assert content(there.paths) == content(alone.paths)
+    assert not list(temporary.iterdir())
 
 
 def test_folders_without_files(server: Server, tmp_path: Path) -> None:
