@@ -58,8 +58,8 @@ def read_frec(
     bfloat16 becomes float32. Labels have the data set's numbers, as in `FastRecordDataset`.
 
     Args:
-        path: As for `FastRecordDataset`, on a file system that all machines of the cluster share;
-            or a `FastRecordDataset`: a view of it is read in its order.
+        path: As for `FastRecordDataset`, on a file system that all machines of the cluster share, or
+            a URL; or a `FastRecordDataset`: a view of it is read in its order.
         columns: Names of the fields, in the order wanted; by default all (of a data set in fields
             mode: its fields).
         filter: Only records that meet a condition: a text as of `--where`, such as "label in ('cat',
