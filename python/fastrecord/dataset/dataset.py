@@ -263,8 +263,8 @@ class FastRecordDataset(Dataset[Any]):
                 equal parts, such as 5 for cross-validation. Sizes are exact; fractions are rounded
                 as in torch's `random_split`.
             seed: In [0, 2**64).
-            stratify: A field, such as "label". Each part has its share of every value, within one
-                record (two for the third and later parts).
+            stratify: A field, such as "label". Each part has its share of every value, to within
+                less than one record.
 
         Raises:
             TypeError, ValueError: `parts` is none of these, or the parts do not add up to the

@@ -190,7 +190,7 @@ class Strata:
 
     The records of each value are put in an order drawn from the seed. The first part takes its
     share, the second takes its share of the rest, and so on. Shares are rounded so that each part
-    has exactly the requested size.
+    has exactly the requested size, and less than one record of a value more or less than its share.
     """
 
     def __init__(self, base: Rows, columns: Columns, field: str, sizes: Sequence[int], seed: int) -> None:
@@ -219,15 +219,79 @@ class Strata:
         ]
         parts: list[Numbers64] = []
         done: Numbers64 = np.zeros(len(counts), np.int64)
-        for size in self.sizes:
-            left = counts - done
-            # Python integers: the products may exceed 64 bits.
-            ends = [total * size // max(1, int(left.sum())) for total in np.cumsum(left).tolist()]
-            take = np.array(ends, np.int64) - np.array([0, *ends[:-1]], np.int64)
-            shares = [own[start : start + n] for own, start, n in zip(mixed, done, take, strict=True)]
-            parts.append(self.base.take(np.sort(np.concatenate(shares)).astype(np.int64, copy=False)))
+        for take in _shares(counts, self.sizes):
+            chosen = [own[start : start + n] for own, start, n in zip(mixed, done, take, strict=True)]
+            parts.append(self.base.take(np.sort(np.concatenate(chosen)).astype(np.int64, copy=False)))
             done = done + take
         return parts
+
+
+def _shares(counts: Numbers64, sizes: Sequence[int]) -> Numbers64:
+    """Return how many records of each value each part takes, int64 (parts, values).
+
+    Each differs by less than one from the exact share, and the sums are the counts and the sizes.
+
+    Args:
+        counts: Records of each value, int64 (values,).
+        sizes: Records of each part; their sum is that of `counts`.
+    """
+    shares: Numbers64 = np.zeros((len(sizes), len(counts)), np.int64)
+    left = counts
+    # Python integers: the products may exceed 64 bits.
+    for share, size in zip(shares, sizes, strict=True):
+        rest = max(1, int(left.sum()))
+        ends = [total * size // rest for total in np.cumsum(left).tolist()]
+        share[:] = np.diff([0, *ends])
+        left = left - share
+    total = int(counts.sum())
+    low = np.array([[count * size // total for count in counts.tolist()] for size in sizes], np.int64)
+    high = np.array([[-(-count * size // total) for count in counts.tolist()] for size in sizes], np.int64)
+    # A share of the rest may round what was rounded before. Only such splits change.
+    while ((shares < low) | (shares > high)).any():
+        _improve(shares, low, high)
+    return shares
+
+
+def _improve(shares: Numbers64, low: Numbers64, high: Numbers64) -> None:
+    """Move records around a circle of parts, so that fewer are outside the bounds; sums stay.
+
+    Such a circle exists: the exact shares lie within the bounds and have the same sums, so whole
+    numbers exist that do too (flows in networks), and the way to them consists of circles.
+
+    Args:
+        shares: Changed in place, int64 (parts, values).
+        low: The lower bounds, int64 (parts, values).
+        high: The upper bounds, int64 (parts, values).
+    """
+    # How many more are outside the bounds with one record more, and with one less: 1, 0 or -1.
+    more = np.where(shares >= high, 1, np.where(shares < low, -1, 0))
+    less = np.where(shares <= low, 1, np.where(shares > high, -1, 0))
+    # The cost of the best value to move from one part to another.
+    cost = np.array([(one + more).min(axis=1) for one in less])
+    np.fill_diagonal(cost, 0)
+    # Bellman and Ford: paths that still become cheaper after as many rounds as parts contain a circle.
+    parts = range(len(shares))
+    distance, before = np.zeros(len(parts), np.int64), np.arange(len(parts))
+    changed = before
+    for _ in parts:
+        paths = distance[:, None] + cost
+        shortest = paths.min(axis=0)
+        changed = np.flatnonzero(shortest < distance)
+        before[changed] = paths.argmin(axis=0)[changed]
+        distance = shortest
+    part = int(changed[0])
+    for _ in parts:
+        part = int(before[part])
+    circle = [part]
+    while (part := int(before[part])) != circle[0]:
+        circle.append(part)
+    moves = list(zip([*circle[1:], circle[0]], circle, strict=True))
+    values = [np.flatnonzero(less[origin] + more[to] == cost[origin, to]) for origin, to in moves]
+    # Different values go the same way at once: each changes by one at most, so the costs add up.
+    count = min(map(len, values))
+    for (origin, to), chosen in zip(moves, values, strict=True):
+        shares[origin, chosen[:count]] -= 1
+        shares[to, chosen[:count]] += 1
 
 
 class Stratum(_Found):
