@@ -129,3 +129,34 @@ def test_copies_that_only_others_have_open_are_given_up_for_new_ones(
         assert [record["data"] for record in found] == [stored.payload(number) for number in range(80, 120)]
         assert _cache_of(dataset).used <= 2_000_000
         other.communicate("")
+
+
+_WAITS = textwrap.dedent("""
+    import sys
+    import fastrecord as fr
+
+    url, cache, endpoint = sys.argv[1:]
+    options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
+    dataset = fr.FastRecordDataset(url, fields=("data",), cache=cache, cache_size=1_000_000, store_options=options)
+    sampler = fr.FastRecordBatchSampler(dataset, 4, rank=1, world_size=2)
+    batches = iter(fr.FastRecordLoader(dataset, batch_sampler=sampler))
+    count = len(next(batches)["data"])
+    print("waits", flush=True)
+    sys.stdin.readline()
+    print(count + sum(len(batch["data"]) for batch in batches), flush=True)
+""")
+
+
+def test_a_rank_that_waits_in_its_training_step_keeps_no_other_from_making_room(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)  # no plan: the ranks of a node are not known
+    command = [sys.executable, "-c", _WAITS, stored.url, str(tmp_path / "cache"), server.options["endpoint"]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "waits\n"
+        dataset = _opened(server, stored.url, tmp_path / "cache", 1_000_000)
+        sampler = fr.FastRecordBatchSampler(dataset, 4, rank=0, world_size=2)
+        count = sum(len(batch["data"]) for batch in fr.FastRecordLoader(dataset, batch_sampler=sampler))
+        assert count == stored.total // 2
+        assert other.communicate("go on\n")[0] == f"{stored.total // 2}\n"

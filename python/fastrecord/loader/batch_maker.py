@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate, repeat
 from typing import Any, Protocol, TypeAlias
 
@@ -162,15 +162,11 @@ class BatchMaker:
             ahead = Steered(self._dataset, source.sampler, names, begin(here=False), clock)
         else:
             ahead = Ahead(self._dataset, names, begin, clock)
-        caches = [each.cache for each in sources]
-        for cache in caches:
-            cache.on_wait.append(let_go)
-        try:
+        with ExitStack() as stack:
+            for cache in {each.cache for each in sources}:
+                stack.enter_context(cache.releasing(let_go))
+            stack.callback(ahead.close)
             yield ahead
-        finally:
-            ahead.close()
-            for cache in caches:
-                cache.on_wait.remove(let_go)
 
     def _stacked(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
         """Return the batches of a group that need no further step.

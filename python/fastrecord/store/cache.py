@@ -38,6 +38,8 @@ _MARKS = ".frec.parts"
 _CHANGE, _OPEN, _MANIFEST, _TURN, _SLOTS, _GENERATIONS = 0, 1, 2, 3, 1 << 20, 1 << 40
 # Seconds to wait for readers of what is to be given up.
 _PATIENCE = 60.0
+# Seconds between two looks whether other processes wait for what this one holds.
+_LOOK_SECONDS = 0.02
 # Seconds within which the ranks of a node count as started together.
 _TOGETHER = 10.0
 # Numbers in the state file: how often parts were given up; bytes; how often a process has found it without
@@ -79,7 +81,6 @@ class Cache:
 
     Attributes:
         folder, limit: As given.
-        on_wait: Called while it waits for other processes: each may release what this process holds.
 
     Raises:
         FastRecordError: the folder is something else. OSError: the system refuses it.
@@ -87,7 +88,7 @@ class Cache:
 
     def __init__(self, folder: str | None, limit: int | None = None) -> None:
         self.folder, self.limit, self._place = folder, limit, folder or ""
-        self.on_wait: list[Callable[[], object]] = []
+        self._releases: list[Callable[[], object]] = []
         self._process = os.getpid()
         self._lock, self._changing = threading.RLock(), threading.Lock()
         self._held: dict[int, int] = {}
@@ -199,6 +200,32 @@ class Cache:
             if not self._held[generation]:
                 del self._held[generation]
                 unlock(self._holding, _GENERATIONS + generation)
+
+    @contextlib.contextmanager
+    def releasing(self, release: Callable[[], object]) -> Iterator[None]:
+        """Meanwhile, have a function release what this process holds and needs no more.
+
+        It is called when this process or another one waits for that, by any thread: a rank that waits
+        in its training step for another rank must not keep that one from making room.
+        """
+        self._releases.append(release)
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(release, over), name="fastrecord-release", daemon=True)
+        if self.is_named and self.limit is not None:
+            watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self._releases.remove(release)
+            if watch.is_alive() and watch is not threading.current_thread():
+                watch.join()
+
+    def _watch(self, release: Callable[[], object], over: threading.Event) -> None:
+        while not over.wait(_LOOK_SECONDS):
+            generation = int(self._state[_GENERATION])
+            if any(held < generation for held in list(self._held)):
+                release()
 
     @property
     def used(self) -> int:
@@ -406,7 +433,7 @@ class Cache:
         return [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
 
     def _let_go(self) -> None:
-        for release in list(self.on_wait):
+        for release in list(self._releases):
             release()
 
     def _wait_for_readers(self) -> None:
