@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +21,7 @@ from fastrecord.loader.steered import can_steer
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
 from tests.store.conftest import Data
-from tests.support.stores import Fault, Server
+from tests.support.stores import Fault, Request, Server
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "other": fr.bytes_()})
 _TOTAL = 480
@@ -142,12 +151,203 @@ def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_pat
         list(batches)
 
 
-@pytest.mark.parametrize(("started", "steered"), [(None, False), ("2", False), ("1", True)])
-def test_one_rank_alone_on_its_node_follows_a_plan(
-    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str | None, steered: bool
+@pytest.mark.parametrize(
+    ("started", "world_size", "more", "steered"),
+    [
+        (None, 1, {}, True),
+        (None, 2, {}, False),  # perhaps on one node
+        (None, 4, {"affinity": "shard", "nodes": 2}, True),
+        ("1", 2, {}, True),
+        ("2", 2, {}, True),
+        ("2", 3, {}, False),
+        ("2", 1, {}, False),  # each rank of the node loads all by itself
+        ("2", 4, {"affinity": "shard", "nodes": 4}, False),
+    ],
+)
+def test_ranks_follow_a_plan_where_it_is_known_which_ones_share_a_node(
+    server: Server,
+    stored: Data,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    started: str | None,
+    world_size: int,
+    more: dict[str, Any],
+    steered: bool,
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if started is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
     dataset = _dataset(server, stored, tmp_path / "cache")
-    assert can_steer(dataset, fr.FastRecordBatchSampler(dataset, 6, rank=1, world_size=2)) is steered
+    sampler = fr.FastRecordBatchSampler(dataset, 6, rank=world_size - 1, world_size=world_size, **more)
+    assert can_steer(dataset, sampler) is steered
+
+
+def _global_batches(ranks: list[list[list[int]]]) -> list[list[int]]:
+    return [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
+
+
+def _in_threads(work: Callable[[int], None], count: int) -> None:
+    with ThreadPoolExecutor(count) as pool:
+        for future in [pool.submit(work, number) for number in range(count)]:
+            future.result()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "shuffle", "affinity"),
+    [
+        (2, 1, True, False),
+        (4, 1, fr.Blocks(records=4, window=4), False),
+        (4, 2, fr.Blocks(records=4, window=8), True),
+        (8, 4, True, True),
+        (8, 4, True, False),
+    ],
+)
+def test_all_ranks_of_a_node_download_what_was_planned_for_it(
+    server: Server,
+    stored: Data,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    nodes: int,
+    shuffle: bool | fr.Blocks,
+    affinity: bool,
+) -> None:
+    def no_other_rule(*_: object) -> None:
+        raise AssertionError("what was used least recently was given up")
+
+    monkeypatch.setattr(Cache, "_make_room", no_other_rule)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks // nodes))
+    more: dict[str, Any] = {"affinity": "shard", "nodes": nodes} if affinity else {}
+    epochs = 2
+    datasets = [_dataset(server, stored, tmp_path / f"node-{node}") for node in range(nodes)]
+    samplers = [
+        fr.FastRecordBatchSampler(
+            datasets[0], 24 // ranks, shuffle=shuffle, seed=3, rank=rank, world_size=ranks, **more
+        )
+        for rank in range(ranks)
+    ]
+    plan = datasets[0].plan_cache(samplers[0], cache_size=_LIMIT - _KEPT, epochs=epochs, nodes=nodes)
+    assert min(map(min, plan.bytes_per_node)) > 0
+    seen: list[list[list[int]]] = [[] for _ in range(ranks)]
+    asked: list[list[Request]] = []
+    barrier = threading.Barrier(ranks, lambda: asked.append(list(server.requests)), timeout=60)
+
+    def run(rank: int) -> None:
+        loader = fr.FastRecordLoader(datasets[rank * nodes // ranks], batch_sampler=samplers[rank], threads=1)
+        for _ in range(epochs):
+            seen[rank] += [_records(batch) for batch in loader]
+            barrier.wait()
+
+    _in_threads(run, ranks)
+    for node, dataset in enumerate(datasets):
+        source = dataset.selection.shards.sources[0]
+        assert source.traffic()[0] - _KEPT == sum(plan.bytes_per_node[node])
+        assert source.cache.used <= _LIMIT
+        assert not list((tmp_path / f"node-{node}").glob("*.ranks"))
+    local = fr.FastRecordDataset(stored.folder, fields=("data",))
+    alone = fr.FastRecordBatchSampler(local, 24, shuffle=shuffle, seed=3, rank=0, world_size=1, tail="pad")
+    loader = fr.FastRecordLoader(local, batch_sampler=alone)
+    expected = [sorted(_records(batch)) for _ in range(epochs) for batch in loader]
+    assert _global_batches(seen) == expected
+    if nodes == 1:
+        for before, after in itertools.pairwise([[], *asked]):
+            _assert_each_byte_once(after[len(before) :])
+
+
+def _assert_each_byte_once(requests: list[Request]) -> None:
+    """Check that no requests for values overlap."""
+    by_path: dict[str, list[tuple[int, int]]] = {}
+    for request in requests:
+        if request.stretch is not None and request.stretch[0] and request.path.endswith(".frec"):
+            by_path.setdefault(request.path, []).append(request.stretch)
+    for stretches in by_path.values():
+        for (_, stop), (start, _) in itertools.pairwise(sorted(stretches)):
+            assert stop <= start
+
+
+_RANK = textwrap.dedent("""
+    import sys
+    import time
+
+    import fastrecord as fr
+
+    url, cache, limit, endpoint, rank, epochs, stop = sys.argv[1:]
+    options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
+    dataset = fr.FastRecordDataset(
+        url, fields=("data",), cache=cache, cache_size=int(limit), store_options=options
+    )
+    sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=int(rank), world_size=2)
+    loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
+    for _ in range(int(epochs)):
+        for number, batch in enumerate(loader):
+            if number == int(stop):
+                print("waiting", flush=True)
+                time.sleep(600)
+        assert number + 1 == len(loader)
+    print(dataset.selection.shards.sources[0].traffic()[0], flush=True)
+""")
+
+
+def _start(server: Server, stored: Data, cache: Path, rank: int, epochs: int, stop: int = -1) -> subprocess.Popen[str]:
+    about = map(str, (stored.url, cache, _LIMIT, server.options["endpoint"], rank, epochs, stop))
+    environment = {**os.environ, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    return subprocess.Popen(
+        [sys.executable, "-c", _RANK, *about],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_download_what_was_planned_for_their_node(server: Server, stored: Data, tmp_path: Path) -> None:
+    processes = [_start(server, stored, tmp_path / "cache", rank, 2) for rank in range(2)]
+    came = 0
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        came += int(out)
+    dataset = _dataset(server, stored, tmp_path / "other")
+    sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=0, world_size=2)
+    plan = dataset.plan_cache(sampler, cache_size=_LIMIT - _KEPT, epochs=2)
+    assert came == sum(plan.bytes) + _KEPT
+
+
+@pytest.mark.parametrize("stopping", [{0}, {1}, {0, 1}])
+def test_ranks_that_stop_early_hold_up_no_others(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: set[int]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    seen: list[list[list[int]]] = [[], []]
+
+    def run(rank: int) -> None:
+        sampler = fr.FastRecordBatchSampler(dataset, 12, rank=rank, world_size=2)
+        loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
+        for number, batch in enumerate(loader):
+            _records(batch)
+            if number == 5 and rank in stopping:
+                break
+        # If both stop, the epoch begins again.
+        loader.set_epoch(0 if len(stopping) == 2 else 1)
+        seen[rank] = [_records(batch) for batch in loader]
+
+    _in_threads(run, 2)
+    assert sorted(itertools.chain(*_global_batches(seen))) == list(range(_TOTAL))
+    assert not list((tmp_path / "cache").glob("*.ranks"))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_goes_on_when_another_one_is_killed(server: Server, stored: Data, tmp_path: Path, killed: int) -> None:
+    other = _start(server, stored, tmp_path / "cache", killed, 1, stop=4)
+    with _start(server, stored, tmp_path / "cache", 1 - killed, 1) as process:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "waiting\n", other.communicate()[1]
+        other.kill()
+        other.communicate()
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    # The next start follows a plan from the beginning.
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    assert dataset.selection.shards.sources[0].cache.used <= _LIMIT
+    assert not list((tmp_path / "cache").glob("*.ranks"))

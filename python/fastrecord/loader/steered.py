@@ -1,12 +1,17 @@
 """`Steered`: brings what the next batches read by the plan of a cache that knows the future.
 
-For one process on a node: it decides alone what the cache brings and gives up.
+All ranks of a node compute the same plan. Each brings a share of it, the first one gives up, and `Ranks`
+shows them how far the others are.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +27,9 @@ from fastrecord.sampler.node import NodeOrder
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Hold
 from fastrecord.store.cached_file import CachedFile
+from fastrecord.store.locks import pauses
 from fastrecord.store.plan import Plan, least_limit, steps_ahead
+from fastrecord.store.ranks import MOST, PATIENCE, Ranks, Start
 from fastrecord.store.supply import hold_all
 from fastrecord.store.threads import Threads
 
@@ -57,29 +64,45 @@ class Steered:
         self._requests, self._clock = requests, clock
         self._source = self._shards.sources[0]
         self._cache = self._source.cache
-        self._order = NodeOrder(sampler, dataset, sampler.rank, nodes=sampler.world_size)
+        place = _place_of(sampler)
+        if place is None:
+            raise AssertionError
+        self._order = NodeOrder(sampler, dataset, place.node, nodes=place.nodes)
         self._last = len(sampler) - 1
         self._threads = Threads(_SHARDS, "fastrecord-steered")
         self._ahead: Ahead | None = None
-        self._done = -1
+        self._ranks: Ranks | None = None
+        self._done, self._given_up = -1, 0
+        # Whether it was closed; and whether the other ranks have not gone on for so long that it does without them.
+        self._closed = self._alone = False
         try:
+            self._request = next(requests, None)
+            if place.ranks > 1:
+                # Without any batch, the sampler counts the epoch as over.
+                epoch = sampler.epoch - 1 if self._request is None else self._request.epoch
+                name = self._name(sampler, epoch, place)
+                self._ranks = Ranks.join(self._cache.folder or "", name, place.rank, place.ranks)
+            if self._request is None:
+                return
             none = np.empty(0, np.int64)
             self._each([(bring, reader, self._fields, none) for reader in self._shards.readers])  # columns
             files = self._files()
             self._sizes = np.concatenate([file.sizes(self._fields) for file in files])
             # Rows that were brought and not read since.
             self._brought = np.zeros(len(self._sizes), np.bool_)
-            self._request = next(requests, None)
-            if self._request is not None:
+            if place.ranks == 1 or self._ranks is not None:
                 self._ahead = self._begun(self._request, files)
         except BaseException:
-            self._threads.end()
+            self.close()
             raise
 
     def is_ready(self) -> bool:
         """Return whether `next` would return without waiting for a store."""
         request = self._request
-        return request is None or self._ahead is None or self._ahead.has(self._step(request))
+        if request is None or self._ahead is None:
+            return True
+        step = self._step(request)
+        return self._ahead.has(step) and (self._ranks is None or self._ranks.has(step))
 
     def next(self) -> tuple[BatchRequest, list[Hold]] | None:
         """Return the next request, with what keeps its values here; None at the end.
@@ -91,8 +114,7 @@ class Steered:
         if request is None:
             return None
         with self._clock.waiting_for_network():
-            if self._ahead is not None:
-                self._ahead.wait(self._step(request))
+            self._wait(self._step(request))
             # Usually all is here; another job may have needed the space.
             wanted = [
                 (self._file(shard), self._fields, records, True) for shard, _, records in self._split(request.rows)
@@ -109,18 +131,26 @@ class Steered:
         step = self._step(request)
         over = request.number == self._last or (request.number + 1) % self._order.batches == 0
         self._done = step if over else step - 1
+        if self._ranks is not None:
+            self._ranks.report(done=self._done)
 
     def close(self) -> None:
         """Bring no more."""
+        self._closed = True
         if self._ahead is not None:
             self._ahead.close()
         self._threads.end()
+        if self._ranks is not None:
+            self._ranks.leave()
 
     # What the plan's decisions call: a unit is a row.
 
     def bring(self, units: _Numbers) -> None:
-        """Bring rows."""
+        """Bring this rank's share of rows."""
         self._brought[units] = True
+        if self._ranks is not None:
+            # What comes by one request is of one rank.
+            units = units[units // self._order.together % self._ranks.count == self._ranks.rank]
         self._each(
             [
                 (partial(self._file(shard).need, tight=True), self._fields, records)
@@ -129,12 +159,43 @@ class Steered:
         )
 
     def give_up(self, units: _Numbers) -> None:
-        """Give up rows."""
-        self._cache.give_up([(self._file(shard), self._fields, records) for shard, _, records in self._split(units)])
+        """Give up rows, or wait until the leader has done so."""
+        ranks = self._ranks
+        if ranks is None or ranks.leads:
+            self._cache.give_up([(self._file(shard), self._fields, rows) for shard, _, rows in self._split(units)])
+            if ranks is not None:
+                ranks.gave_up()
+            return
+        self._given_up += 1
+        pause = pauses()
+        while ranks.given_up < self._given_up and not self._closed:
+            self._cache.let_go()  # the leader waits for what this process holds
+            pause()
 
     def progress(self) -> int:
-        """Return the last step that is done."""
-        return self._done
+        """Return the last step that all ranks are done with."""
+        if self._ranks is None:
+            return self._done
+        self._cache.let_go()
+        return self._ranks.done
+
+    def _wait(self, step: int) -> None:
+        """Wait until what a step needs is here; ranks that do not go on are not waited for."""
+        if self._ahead is None or self._alone:
+            return
+        if self._ranks is None:
+            self._ahead.wait(step)
+            return
+        self._ahead.check()
+        pause, before, end = pauses(), self._ranks.progress(), time.monotonic() + PATIENCE
+        while not self._ranks.has(step):
+            self._ahead.check()
+            if (now := self._ranks.progress()) != before:
+                before, end = now, time.monotonic() + PATIENCE
+            self._alone = time.monotonic() > end
+            if self._alone:
+                return
+            pause()
 
     def _each(self, calls: Iterable[tuple[Any, ...]]) -> None:
         """Call functions side by side; wait for all of them."""
@@ -143,20 +204,43 @@ class Steered:
             future.result()
 
     def _begun(self, request: BatchRequest, files: Sequence[CachedFile]) -> Ahead | None:
-        """Begin to execute a plan; None if the cache is too small for one."""
+        """Begin to execute a plan; None if the cache is too small for one, or the ranks do not begin together."""
+        first, ranks = self._step(request), self._ranks
+        start: Start | None
+        if ranks is None or ranks.leads:
+            start = self._start(request.epoch, first, files)
+            if ranks is not None:
+                ranks.begin(start)
+        else:
+            start = ranks.start()
+        if start is None or start.step != first:
+            if ranks is not None:
+                ranks.leave()
+            return None
+        self._done = first - 1
+        if ranks is not None:
+            ranks.report(done=self._done)
+        epoch, step = divmod(first, self._order.steps)
+        plan = Plan(self._order, self._sizes, start.limit, ahead=start.ahead, epoch=epoch, step=step, there=start.there)
+        reached = None if ranks is None else lambda step: ranks.report(reached=step)
+        return Ahead(plan.of_epoch(), self, steps=self._order.steps, reached=reached).start()
+
+    def _start(self, epoch: int, first: int, files: Sequence[CachedFile]) -> Start | None:
+        """Return what a plan begins with; None if the cache is too small for one."""
         starts = np.r_[0, self._shards.ends[:-1]]
         there = np.concatenate([start + file.all_here(self._fields) for start, file in zip(starts, files, strict=True)])
         # What opening reads, and columns, stay.
         kept = sum(file.charge for file in files) - int(self._sizes[there].sum())
         limit = (self._source.limit or 0) - kept
-        if least_limit(self._order, self._sizes, 1, epoch=request.epoch) > limit:
+        if least_limit(self._order, self._sizes, 1, epoch=epoch) > limit:
             return None
-        ahead = steps_ahead(self._order, self._sizes, limit)
-        first = self._step(request)
-        step = first - request.epoch * self._order.steps
-        plan = Plan(self._order, self._sizes, limit, ahead=ahead, epoch=request.epoch, step=step, there=there)
-        self._done = first - 1
-        return Ahead(plan.of_epoch(), self, steps=self._order.steps).start()
+        return Start(first, limit, steps_ahead(self._order, self._sizes, limit), there)
+
+    def _name(self, sampler: FastRecordBatchSampler, epoch: int, place: _Place) -> str:
+        """Name what the ranks of the node do together: the same for all of them."""
+        order = {**sampler.state_dict(0), "epoch": epoch, "affinity": sampler.affinity}
+        about = [self._source.store.url, self._source.limit, self._fields, order, place.node, place.nodes, place.ranks]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 
     def _step(self, request: BatchRequest) -> int:
         return self._order.step(request.epoch, request.number)
@@ -174,14 +258,43 @@ class Steered:
         return supply.file
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a rank is.
+
+    Attributes:
+        node, nodes: The number of its node, and of all nodes.
+        rank, ranks: Its number on the node, and the ranks of the node.
+    """
+
+    node: int
+    nodes: int
+    rank: int
+    ranks: int
+
+
+def _place_of(sampler: FastRecordBatchSampler) -> _Place | None:
+    """Return where a sampler's rank is; None if it is not known."""
+    launched = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if launched.isdecimal() and int(launched):
+        ranks = int(launched)
+    elif sampler.world_size == 1 or sampler.affinity is not None:
+        ranks = sampler.world_size // sampler.nodes
+    else:
+        return None  # what started the ranks may have started several on a node
+    nodes = sampler.world_size // ranks
+    if nodes * ranks != sampler.world_size or (sampler.affinity is not None and sampler.nodes != nodes):
+        return None  # the sampler divides its batches otherwise
+    return _Place(sampler.rank // ranks, nodes, sampler.rank % ranks, ranks)
+
+
 def can_steer(dataset: FastRecordDataset, sampler: FastRecordBatchSampler) -> bool:
-    """Return whether one process's plan decides what the cache of a data set keeps."""
+    """Return whether a plan of the ranks of this node decides what the cache of a data set keeps."""
     shards = dataset.selection.shards
     sources = shards.sources
-    # A launcher that does not say how many ranks a node has may have started several.
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or sampler.world_size)
-    if ranks > 1 or sampler.nodes not in (1, sampler.world_size):
-        return False  # several ranks use the cache
+    place = _place_of(sampler)
+    if place is None or place.ranks > MOST:
+        return False
     if len({source.cache for source in sources}) != 1:
         return False
     if sources[0].limit is None or not sources[0].cache.is_named:

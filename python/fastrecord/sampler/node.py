@@ -41,6 +41,7 @@ class NodeOrder:
 
     Attributes:
         batches: Batches of a step.
+        together: Neighbouring rows that come together, at most.
         steps: Steps of an epoch.
         units: Number of rows.
     """
@@ -64,10 +65,10 @@ class NodeOrder:
         size, used = sampler.global_batch_size, sampler.whole(0).used
         self.batches = max(1, _STEP_RECORDS * nodes // size)
         self.steps = -(-used // (self.batches * size))
-        self._together = 1
+        self.together = 1
         if sampler.shuffle is False or isinstance(sampler.shuffle, Blocks):
             blocks = sampler.shuffle or Blocks()
-            self._together = blocks.filled(getattr(data, "snapshots", ())).records or 1
+            self.together = blocks.filled(getattr(data, "snapshots", ())).records or 1
 
     def visits(self, epoch: int) -> Visits:
         """Return the visits of an epoch."""
@@ -78,10 +79,10 @@ class NodeOrder:
         indices = whole.rows(positions % n)
         rows = indices if self._rows is None else self._rows.take(indices)
         first = last
-        if self._together > 1:
+        if self.together > 1:
             # Positions that fill up the last batch come once more, alone.
             own = slice(0, int(np.searchsorted(positions, n)))
-            first = np.r_[_brought(indices[own] // self._together, last[own]), last[own.stop :]]
+            first = np.r_[_brought(indices[own] // self.together, last[own]), last[own.stop :]]
         key = first * self.units + rows
         order = np.argsort(key, kind="stable")
         key = key[order]

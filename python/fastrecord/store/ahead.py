@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -48,10 +48,19 @@ class Ahead:
         steps: Steps that it may be ahead of the ranks at most.
         parallel: Decisions whose units are brought at the same time: while one waits for its last
             answers, the next one has begun.
+        reached: Called with the step before which all that is needed has been brought, when it changes.
     """
 
-    def __init__(self, decisions: Iterable[Decision], place: Place, *, steps: int, parallel: int = 3) -> None:
-        self._decisions, self._place, self._steps = decisions, place, steps
+    def __init__(
+        self,
+        decisions: Iterable[Decision],
+        place: Place,
+        *,
+        steps: int,
+        parallel: int = 3,
+        reached: Callable[[int], None] | None = None,
+    ) -> None:
+        self._decisions, self._place, self._steps, self._reached = decisions, place, steps, reached
         self._changed = threading.Condition()
         # Steps of the decisions whose units are not all here yet, ascending; and of those to begin.
         self._open: list[int] = []
@@ -134,8 +143,7 @@ class Ahead:
         try:
             for decision in self._decisions:
                 with self._changed:
-                    self._front = decision.step
-                    self._changed.notify_all()
+                    self._go_on(decision.step)
                 if not self._may(decision):
                     return
                 if len(decision.give_up):
@@ -144,13 +152,17 @@ class Ahead:
                     if len(decision.bring):
                         self._open.append(decision.step)
                         self._queue.append(decision)
-                    self._front = decision.step + 1
-                    self._changed.notify_all()
+                    self._go_on(decision.step + 1)
             with self._changed:
-                self._front = 1 << 62  # the plan has an end
-                self._changed.notify_all()
+                self._go_on(1 << 62)  # the plan has an end
         except BaseException as error:  # noqa: BLE001  the loader raises it
             self._fail(error)
+
+    def _go_on(self, front: int) -> None:
+        self._front = front
+        if self._reached is not None:
+            self._reached(min([front, *self._open]))
+        self._changed.notify_all()
 
     def _may(self, decision: Decision) -> bool:
         """Wait until a decision may be executed; return False if that is not wanted any more."""
@@ -180,4 +192,4 @@ class Ahead:
                 return
             with self._changed:
                 self._open.remove(decision.step)
-                self._changed.notify_all()
+                self._go_on(self._front)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import crc32c
 from fastrecord.errors import Code
+from fastrecord.store import ranks
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import Part, charge_of, is_busy, open_shared, part_of, remove, write_whole
@@ -240,7 +241,7 @@ class Cache:
         """
         pause = pauses()
         while self.is_named and size and not self._try_reserve(size):
-            self._let_go()
+            self.let_go()
             pause()
 
     def _try_reserve(self, size: int) -> bool:
@@ -432,7 +433,8 @@ class Cache:
         names = os.listdir(self._place)
         return [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Release what this process holds and needs no more."""
         for release in list(self._releases):
             release()
 
@@ -441,7 +443,7 @@ class Cache:
         self._state[_GENERATION] = before + 1
         end, pause = time.monotonic() + _PATIENCE, pauses()
         while not try_lock(self._change, _GENERATIONS, before + 1):
-            self._let_go()
+            self.let_go()
             if time.monotonic() > end:
                 raise Code.CACHE.error(
                     f"{self.folder}: its limit of {self.limit or 0:,} bytes is reached, and processes still read what "
@@ -455,7 +457,7 @@ class Cache:
         with self._changing:
             pause = pauses()
             while not try_lock(self._change, _CHANGE):
-                self._let_go()  # who has the lock may be waiting for what this process holds
+                self.let_go()  # who has the lock may be waiting for what this process holds
                 pause()
             try:
                 yield
@@ -470,6 +472,9 @@ class Cache:
             whole = name.removesuffix(".parts")
             if name.endswith(".frec") and f"{name}.parts" not in names:
                 os.unlink(path)  # its head never came
+            elif name.endswith(ranks.SUFFIX):
+                with contextlib.suppress(PermissionError):  # another user's, in a folder with the sticky bit
+                    os.unlink(path)
             elif (name.endswith(_MARKS) and whole not in names) or name.rpartition(".")[2].isdecimal():
                 os.unlink(path)
             elif name.endswith(_MARKS) and is_busy(path.removesuffix(".parts")):
