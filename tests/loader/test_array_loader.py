@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -180,6 +181,38 @@ def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, mon
 
 
 @pytest.mark.usefixtures("grouped")
+@pytest.mark.parametrize("size", [4, 50_000])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_values_of_any_length_are_read_for_a_few_mib_of_batches(tmp_path: Path, size: int, damaged: bool) -> None:
+    values = [number.to_bytes(4, "big") * (size // 4 + number % 7) for number in range(1000)]
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"data": fr.bytes_()})) as writer:
+        for value in values:
+            writer.append({"data": value})
+    if damaged:
+        data = (tmp_path / "a.frec").read_bytes().replace(values[500], b"x" * len(values[500]))
+        (tmp_path / "a.frec").write_bytes(data)
+    dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=("data",))
+    loader = fr.FastRecordLoader(
+        dataset,
+        batch_sampler=FastRecordBatchSampler(dataset, 8, shuffle=False, tail="exact"),
+        on_error="skip" if damaged else "raise",
+    )
+    tracemalloc.start()
+    try:
+        found = []
+        for batch in loader:
+            found += [(len(value), value[:4]) for value in batch["data"]]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    expected = [(len(value), value[:4]) for value in values]
+    if damaged:
+        del expected[500]
+    assert found == expected
+    # One group of 64 batches has 25 MB.
+    assert peak < 12_000_000
+
+
 def test_state_is_of_batches_handed_out_also_in_the_middle_of_a_group(patches: Path) -> None:
     dataset = fr.FastRecordDataset(patches, fields=("number", "hr"))
     whole = numbers(make(dataset, 4, shuffle=True, seed=5))

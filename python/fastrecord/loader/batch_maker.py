@@ -183,7 +183,7 @@ class BatchMaker:
     def _cut(self, group: Group, skips: EpochSkips, upcoming: Group | None) -> Iterator[tuple[BatchRequest, Part, Any]]:
         """Yield the batches of a group; the copy of the upcoming one begins before the last."""
         request, names = group.request, tuple(self.outputs.kinds)
-        whole = None if group.failures else self._unstacked.read_many(request.rows, request.sizes)
+        many = repeat(None) if group.failures else self._unstacked.read_many(request.rows, request.sizes)
         on_stream = self._destination.stream is not None
         columns = group.columns()
         stop = 0
@@ -194,7 +194,8 @@ class BatchMaker:
             if on_stream:
                 group.reach()
             batch: Columns = dict(zip(names, [column[number] for column in columns], strict=True))
-            if whole is None:
+            others = next(many)
+            if others is None:
                 kept, others = self._read(request.rows[part], group.failures_in(start, stop), skips)
                 if not len(kept):
                     yield request, kept, None
@@ -202,8 +203,6 @@ class BatchMaker:
                 if len(kept) < size:
                     part = kept + start
                     batch = {name: pick(tensor, kept) for name, tensor in batch.items()}
-            else:
-                others = whole[number]
             made = self._view(batch, others)
             if upcoming is not None and stop == len(request.rows) and upcoming.is_ready():
                 # Its copy runs during the consumer's computation, after all copies that this waits for.

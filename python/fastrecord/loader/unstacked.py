@@ -5,8 +5,9 @@ These are labels, text, bytes, JSON, lists, and arrays of varying shape. Does no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,9 @@ from fastrecord.dataset.values import as_tensors
 from fastrecord.errors import Code
 from fastrecord.loader.delivery import Ragged
 
+# Values of this many bytes are read at once: more would be new memory for each batch, which the system
+# fills with zeros first.
+_BYTES = 4 << 20
 # Name of the labels in image mode, where an extra field may be the label as it is stored.
 LABELS = "<labels>"
 # Name -> tensor (B, ...), list of B values, or array and offsets.
@@ -57,20 +61,39 @@ class UnstackedFields:
         self._merged = {name: way for name, way in ragged.items() if way != "list"}
         self._plain = [name for name in self._kinds if name not in self._merged]
 
-    def read_many(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> list[Columns] | None:
-        """Return the columns of neighbouring batches; None if they are read batch by batch."""
+    def read_many(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Columns | None]:
+        """Yield the columns of each of neighbouring batches; None for one that must be read alone.
+
+        Small values of several batches are read at once.
+        """
         if not self._names:
-            return [{}] * len(sizes)
-        if len(sizes) > 1 and self._merged:
-            return None
-        try:
-            whole = self.read(rows)
-        except FastRecordError:
-            return None
-        if len(sizes) == 1:
-            return [whole]
-        ends = pairwise(accumulate(sizes, initial=0))
-        return [{name: values[start:stop] for name, values in whole.items()} for start, stop in ends]
+            yield from repeat({}, len(sizes))
+            return
+        ends = list(accumulate(sizes))
+        first = 0
+        while first < len(sizes):
+            start, last = 0 if not first else ends[first - 1], first + 1
+            try:
+                if last < len(sizes) and not self._merged:
+                    most = start + _BYTES * sizes[first] // max(1, self._payload_bytes(rows[start : ends[first]]))
+                    last = max(last, bisect_right(ends, most))
+                whole: Columns | None = self.read(rows[start : ends[last - 1]])
+            except FastRecordError:
+                whole = None
+            if last == first + 1:
+                yield whole
+            else:
+                for low, high in pairwise([start, *ends[first:last]]):
+                    part = slice(low - start, high - start)
+                    yield None if whole is None else {name: values[part] for name, values in whole.items()}
+            first = last
+
+    def _payload_bytes(self, rows: NDArray[np.int64]) -> int:
+        """Return how many bytes the values of records have that are not of one size."""
+        names = [name for name in self._plain if self._kinds[name].nbytes is None]
+        parts = self._dataset.selection.shards.split(rows) if names else ()
+        lengths = [self._dataset.readers[shard].lengths(name, records) for shard, _, records in parts for name in names]
+        return sum(int(each.sum()) for each in lengths)
 
     def read(self, rows: NDArray[np.int64]) -> Columns:
         """Return the columns of a batch.
