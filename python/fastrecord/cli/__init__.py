@@ -17,11 +17,11 @@ from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams
 
-# Name -> module that defines the command (`list_` avoids a Python name), and its line in the
+# Name -> module of this folder that defines the command (`list_` avoids a Python name), and its line in the
 # overview.
 _COMMANDS = {
-    "pack": ("pack", "Pack a folder of images into one file."),
-    "import": ("imports", "Store the records of another format in one file."),
+    "pack": ("packing.pack", "Pack a folder of images into one file."),
+    "import": ("packing.imports", "Store the records of another format in one file."),
     "info": ("inspect", "Show what files hold."),
     "ls": ("inspect", "List the records of a file."),
     "head": ("look", "Show the first records of a file, with all fields."),

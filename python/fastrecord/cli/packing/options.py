@@ -1,4 +1,4 @@
-"""Options of the subcommands that write records into new files, pack and import; and what they print."""
+"""Options of pack and import, and what both print."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord.cli.options import parse_pairs, path_type, quiet_option, settings_option, summary_option
-from fastrecord.cli.pack_options import (
+from fastrecord.cli.packing.options import (
     check_file_options,
     file_options,
     image_options,
