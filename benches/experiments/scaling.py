@@ -1,7 +1,7 @@
 """How training scales: ranks of torchrun on one node and on several, with networks of several rates.
 
-The "nodes" are network namespaces of this machine (tests/support/nodes.py), so all ranks share its
-CPUs, its page cache and one file. The trainer's own parts take the steps: the native loader with one
+The "nodes" are network namespaces of this machine (tests/support/machines/nodes.py), so all ranks
+share its CPUs, its page cache and one file. The trainer's own parts take the steps: the native loader with one
 thread a rank, DistributedDataParallel over gloo, ResNet-18. Rank r is pinned to CPU r modulo their
 number, and its loader too, so decoding takes CPU time from the model; a GPU would not share. With
 more ranks than CPUs the ideal line stays level: it is the rate of one rank times min(ranks, CPUs).
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import fastrecord as fr
 from benches.harness import Answer, Bench, Contender, Missing
 from benches.support.pictures import sources
-from tests.support.nodes import NoNodesError, network, why_not
+from tests.support.machines.nodes import NoNodesError, network, why_not
 
 if TYPE_CHECKING:
     from fastrecord.train.batches.base import Batch, Batches

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.support.cluster import VARIABLES, local_cluster
+from tests.support.machines.cluster import VARIABLES, local_cluster
 
 # Ray reads this one at its import, which comes with the tests.
 os.environ |= {name: VARIABLES[name] for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",)}

@@ -16,7 +16,7 @@ from fastrecord.pack.bucket import BucketListing
 from fastrecord.ray import pack, packing, read_frec
 from tests.conftest import encode
 from tests.ray.test_ray_pack import content
-from tests.support.stores import Fault, Server, started
+from tests.support.machines.stores import Fault, Server, started
 
 pytestmark = [
     pytest.mark.usefixtures("address"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import short_folder
+from tests.support.machines.cluster import short_folder
 from tests.torture.cluster.ray_training import train, unbroken, wait_for, words, workers, write_data
 from tests.torture.processes import descendants
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from tests.support.stores import Server, started
+from tests.support.machines.stores import Server, started
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
 SHARDS, EACH, BYTES = 3, 40, 30_000

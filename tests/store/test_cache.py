@@ -19,7 +19,7 @@ import pytest
 
 import fastrecord as fr
 from tests.store.conftest import BYTES, Data, assert_once, payload
-from tests.support.stores import Server
+from tests.support.machines.stores import Server
 
 # The number of a user that is not this process's: "nobody" of root; a process of another user cannot become one.
 _OTHER = "65534" if os.geteuid() == 0 else ""

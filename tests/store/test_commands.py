@@ -15,7 +15,7 @@ from fastrecord.store import passing
 from fastrecord.store.passing import Passing
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good, run
-from tests.support.stores import Fault, Server, serving
+from tests.support.machines.stores import Fault, Server, serving
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import fastrecord as fr
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
-from tests.support.stores import Fault, Request, Server, serving
+from tests.support.machines.stores import Fault, Request, Server, serving
 
 
 def _data(request: Request) -> bool:

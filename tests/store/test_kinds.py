@@ -12,7 +12,7 @@ import fastrecord as fr
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.child import run_child
 from tests.support.commands import failed, good
-from tests.support.stores import Server, serving
+from tests.support.machines.stores import Server, serving
 
 
 def _kind(kind: str, address: str, folder: Path) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from fastrecord.operations.upload import Upload
 from fastrecord.pack.packer import PackProgress
 from tests.conftest import encode
 from tests.support.commands import failed, good
-from tests.support.stores import Fault, Request, Server
+from tests.support.machines.stores import Fault, Request, Server
 
 Pack = Callable[..., Any]
 

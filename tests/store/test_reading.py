@@ -12,7 +12,7 @@ import torch
 
 import fastrecord as fr
 from tests.store.conftest import Data, assert_once
-from tests.support.stores import Server
+from tests.support.machines.stores import Server
 
 
 def opened(server: Server, stored: Data, cache: Path | None, **more: Any) -> fr.FastRecordDataset:

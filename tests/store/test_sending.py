@@ -8,7 +8,7 @@ import pytest
 
 import fastrecord as fr
 from tests.store.conftest import payload, write_shards
-from tests.support.stores import Fault, Server
+from tests.support.machines.stores import Fault, Server
 
 
 def test_a_copy_to_a_store_continues_and_comes_back(server: Server, tmp_path: Path) -> None:

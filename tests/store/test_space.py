@@ -15,7 +15,7 @@ import fastrecord as fr
 from fastrecord.store.cache import Cache
 from fastrecord.store.supply import Source
 from tests.store.conftest import SCHEMA, Data
-from tests.support.stores import Fault, Server
+from tests.support.machines.stores import Fault, Server
 
 _KILLED = textwrap.dedent("""
     import os, signal, sys

@@ -21,7 +21,7 @@ from fastrecord.loader.steered import can_steer
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
 from tests.store.conftest import Data
-from tests.support.stores import Fault, Request, Server
+from tests.support.machines.stores import Fault, Request, Server
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "other": fr.bytes_()})
 _TOTAL = 480

@@ -23,7 +23,7 @@ from fastrecord.train import TrainConfig, train
 from fastrecord.train.__main__ import main
 from fastrecord.train.engine import _Run
 from fastrecord.train.learner import Learner
-from tests.support.nodes import Network, network, why_not
+from tests.support.machines.nodes import Network, network, why_not
 from tests.support.training import MODEL, losses, numbers_of, read_until, running, write_numbered
 
 pytestmark = [
@@ -170,7 +170,7 @@ def test_nodes_have_names_and_a_rate_and_end_with_all_their_processes() -> None:
 
 KILLED = """
 import os, signal
-from tests.support.nodes import network
+from tests.support.machines.nodes import network
 
 with network(2) as net:
     for node in net.nodes:

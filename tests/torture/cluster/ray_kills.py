@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import fastrecord as fr
-from tests.support.cluster import VARIABLES, local_cluster, short_folder
+from tests.support.machines.cluster import VARIABLES, local_cluster, short_folder
 from tests.torture.experiment import ROOT, Experiment, Outcome
 from tests.torture.processes import apart, descendants, end_with_parent, environment, print_outcome
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
-from tests.support.cluster import VARIABLES, short_folder
-from tests.support.nodes import Network, network
+from tests.support.machines.cluster import VARIABLES, short_folder
+from tests.support.machines.nodes import Network, network
 from tests.support.training import CLASSES, write_marked
 from tests.torture.experiment import ROOT, Experiment, Outcome
 from tests.torture.processes import apart, environment, print_outcome

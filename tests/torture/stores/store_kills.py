@@ -31,8 +31,8 @@ from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
 from fastrecord.store.supply import Remote
 from tests.conftest import encode
+from tests.support.machines.stores import Server, started
 from tests.support.packing import records, write
-from tests.support.stores import Server, started
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import apart, print_outcome
 from tests.torture.stores import victims

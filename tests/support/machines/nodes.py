@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _TOOLS = ("hostname", "ip", "nsenter", "tc", "unshare")
 # Bits per second of the units that tc takes.
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
