@@ -245,14 +245,15 @@ class Cache:
             pause()
 
     def _try_reserve(self, size: int) -> bool:
-        """Reserve bytes, unless it takes room that only another thread or process may make now."""
+        """Reserve bytes, unless it takes room that only another thread or process may make now, or has reserved."""
         with self._alone():
             if self.limit is not None and self.used + size > self.limit:
                 if self._turn != threading.get_ident():
                     if not try_lock(self._holding, _TURN):
                         return False
                     unlock(self._holding, _TURN)
-                self._make_room(size)
+                if not self._make_room(size):
+                    return False
             self._state[_USED] += size
             self._wait_for(size)
         return True
@@ -366,8 +367,8 @@ class Cache:
         self._state[_GIVING] = 0
         return freed
 
-    def _make_room(self, size: int) -> None:
-        """Give up the copies that were not used for longest."""
+    def _make_room(self, size: int) -> bool:
+        """Give up the copies that were not used for longest; return False if others have reserved the room."""
         limit = self.limit or 0
         self._recover()
         with os.scandir(self._place) as entries:
@@ -375,7 +376,7 @@ class Cache:
         places = [os.path.join(self._place, name.removesuffix(".parts")) for _, name in sorted(copies)]
         for place in sorted(places, key=self._wanted.__contains__):
             if self.used + size <= limit:
-                return
+                return True
             freed = 0 if place in self._wanted else remove(place, self._session)
             self._state[_USED] = max(0, self.used - freed)
             if not freed and (file := self._found(place)) is not None:
@@ -384,10 +385,11 @@ class Cache:
                     kept = self._wanted[place]
                     records = np.setdiff1d(records, records if kept is None else kept)
                 self._give_up([(file, file.payload_fields, records)])
-        if self.used + size > limit:
+        if self.used + size > limit and not self._state[_WAITING].any():
             raise Code.CACHE.error(
                 f"{self.folder}: cache_size={limit:,} bytes are too few: {size:,} bytes more are needed at once"
             )
+        return self.used + size <= limit
 
     def _take_slot(self) -> int:
         """Return the number in `_WAITING` that is this process's; -1 if all are taken."""
