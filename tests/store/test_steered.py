@@ -182,6 +182,37 @@ def test_ranks_follow_a_plan_where_it_is_known_which_ones_share_a_node(
     assert can_steer(dataset, sampler) is steered
 
 
+def _values(server: Server) -> list[Request]:
+    """Return the requests for values, and whatever lies beside them."""
+    return [one for one in server.requests if one.path.endswith(".frec") and one.stretch is not None and one.stretch[0]]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_cache_with_room_for_all_shards_has_them_brought_in_large_runs(
+    server: Server, stored: Data, tmp_path: Path, threads: int
+) -> None:
+    size = sum(path.stat().st_size for path in stored.folder.glob("*.frec"))
+    dataset = _dataset(server, stored, tmp_path / "cache", size)
+    sampler = _sampler(dataset, True)
+    assert not can_steer(dataset, sampler)
+    loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=threads)
+    for _ in range(2):
+        assert sorted(_epoch(loader)) == list(range(_TOTAL))
+    assert len(_values(server)) < _TOTAL // 20
+    _assert_each_byte_once(server.requests)
+    assert _dataset(server, stored, tmp_path / "cache", size - 1).selection.shards.fit_caches is False
+
+
+def test_an_epoch_of_few_records_brings_these_alone(server: Server, stored: Data, tmp_path: Path) -> None:
+    records = list(range(3, _TOTAL, 16))
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data",), cache=tmp_path / "cache", store_options=server.options
+    ).subset(records)
+    loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
+    assert sorted(_epoch(loader)) == records
+    assert dataset.selection.shards.sources[0].traffic()[0] == _KEPT + int(_SIZES[records].sum())
+
+
 def _global_batches(ranks: list[list[list[int]]]) -> list[list[int]]:
     return [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
 

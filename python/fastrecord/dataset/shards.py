@@ -24,6 +24,7 @@ from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:  # what needs no store does without it
+    from fastrecord.store.cache import Cache
     from fastrecord.store.supply import Remote, Source, Supply
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
@@ -408,9 +409,22 @@ class Shards:
     @property
     def sources(self) -> list[Source]:
         """What brings shards that are in object stores."""
+        return [named.source for named in self._manifests() if named.source is not None]
+
+    @property
+    def fit_caches(self) -> bool:
+        """Whether the caches of shards in object stores have room for all of them."""
+        room: dict[Cache, int] = {}
+        for named in self._manifests():
+            source = named.source
+            if source is not None and source.limit is not None:
+                room[source.cache] = room.get(source.cache, source.limit) - sum(named.manifest.columns["bytes"])
+        return min(room.values(), default=0) >= 0
+
+    def _manifests(self) -> list[Named]:
         if self._members:
-            return [source for member in self._members for source in member.sources]
-        return [] if self._named is None or self._named[0].source is None else [self._named[0].source]
+            return [named for member in self._members for named in member._manifests()]
+        return [] if self._named is None else [self._named[0]]
 
     def supply(self, shard: int) -> Supply | None:
         """Return what brings a file; None if it is on this machine.

@@ -23,6 +23,8 @@ from fastrecord.store.threads import Threads
 _SHARDS = 16
 # Requests that are brought ahead; few of them where space is limited.
 _DEPTH, _LIMITED = 16, 2
+# An epoch of at least this share of all records reads the files whole: then neighbours come in one request.
+_MOST = 0.75
 # Of a data set whose sizes of all records are kept in memory.
 _MOST_ROWS, _MOST_SHARDS = 1 << 24, 1 << 12
 
@@ -43,12 +45,14 @@ class Ahead:
     """
 
     def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], begin: Begin, clock: Clock) -> None:
-        self._shards, self._fields = dataset.selection.shards, list(fields)
+        shards = dataset.selection.shards
+        self._shards, self._fields = shards, list(fields)
         self._clock, self._sources = clock, dataset.selection.shards.sources
         self._threads = Threads(_SHARDS, "fastrecord-ahead")
         self._queue: deque[tuple[BatchRequest, _Parts, list[Future[None]]]] = deque()
+        self._depth = _DEPTH if shards.fit_caches else _LIMITED
+        self._whole_runs = shards.fit_caches and len(dataset) >= _MOST * int(shards.ends[-1])
         limited = any(source.limit is not None for source in self._sources)
-        self._depth = _LIMITED if limited else _DEPTH
         # Shards of which all is here, as of a generation of each cache; and all sizes, once those are all shards.
         self._whole: set[int] = set()
         self._generations: list[int] = []
@@ -99,7 +103,7 @@ class Ahead:
         while len(self._queue) < self._depth and (request := next(self._requests, None)) is not None:
             parts: _Parts = [] if self._sizes is not None else self._split(request)
             futures = [
-                self._threads.submit(bring, self._shards.readers[shard], self._fields, records)
+                self._threads.submit(bring, self._shards.readers[shard], self._fields, records, self._whole_runs)
                 for shard, records in parts
                 if shard not in self._whole
             ]

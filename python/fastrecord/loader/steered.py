@@ -85,7 +85,7 @@ class Steered:
             if self._request is None:
                 return
             none = np.empty(0, np.int64)
-            self._each([(bring, reader, self._fields, none) for reader in self._shards.readers])  # columns
+            self._each([(bring, reader, self._fields, none, False) for reader in self._shards.readers])  # columns
             files = self._files()
             self._sizes = np.concatenate([file.sizes(self._fields) for file in files])
             # Rows that were brought and not read since.
@@ -297,7 +297,7 @@ def can_steer(dataset: FastRecordDataset, sampler: FastRecordBatchSampler) -> bo
         return False
     if len({source.cache for source in sources}) != 1:
         return False
-    if sources[0].limit is None or not sources[0].cache.is_named:
+    if shards.fit_caches or not sources[0].cache.is_named:
         return False
     if len(shards.ends) > _MOST_SHARDS or int(shards.ends[-1]) > _MOST_ROWS:
         return False

@@ -176,6 +176,8 @@ class CachedFile:
         self._lock = threading.RLock()
         self._turns = threading.Condition()
         self._claimed: Stretches = []  # by threads of this process
+        # Field -> the records of runs that threads of this process bring.
+        self._coming: dict[str, Any] = {}
         self._reader: Reader | None = None
         self._marks: Marks | None = None
         self._base_marks: Marks | None = None
@@ -263,9 +265,11 @@ class CachedFile:
                     if count:
                         here = np.setdiff1d(every, missing, assume_unique=True)
                         self._traffic.add(found=int(self.sizes([name])[here].sum()))
+                    if len(missing) and whole:
+                        self._bring_runs(name, missing)
+                        missing = missing[marks[self._first_mark(name) + missing] == 0]
                     if len(missing):
-                        wanted = self._with_neighbours(name, missing) if whole else missing
-                        self._bring_payloads(name, wanted, PAGE if tight else _GAP)
+                        self._bring_payloads(name, missing, PAGE if tight else _GAP)
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Return whether parts are here; the arguments are those of `need`."""
@@ -360,7 +364,7 @@ class CachedFile:
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
         self._lock, self._turns = threading.RLock(), threading.Condition()
-        self._claimed = []
+        self._claimed, self._coming = [], {}
 
     def _known(self, fields: Sequence[str] | None) -> list[str]:
         """Return the fields that columns belong to; a reader reports names that do not exist."""
@@ -837,16 +841,28 @@ class CachedFile:
             brought = self.store.download(self.shard.name, stretches, place, etag, gap=gap, parallel=parallel)
             self._traffic.add(brought=brought)
 
-    def _with_neighbours(self, name: str, records: Numbers) -> Numbers:
-        """Return also the records that are not here and lie in the same runs of bytes."""
+    def _bring_runs(self, name: str, records: Numbers) -> None:
+        """Bring the runs of bytes in which records lie; wait for those that other threads bring."""
         marks = self._known_marks
         if self.shard.records > _MOST_RECORDS:
-            return records
+            return
         runs = self._every_part(name)[:, 0] // _RUN
         wanted = np.zeros(int(runs.max()) + 1, np.bool_)
         wanted[runs[records]] = True
         first = self._first_mark(name)
-        return np.flatnonzero(wanted[runs] & (marks[first : first + self.shard.records] == 0))
+        with self._turns:
+            coming = self._coming.setdefault(name, np.zeros(self.shard.records, np.bool_))
+            own = np.flatnonzero(wanted[runs] & (marks[first : first + self.shard.records] == 0) & ~coming)
+            coming[own] = True
+        try:
+            if len(own):
+                self._bring_payloads(name, own, _GAP)
+        finally:
+            with self._turns:
+                coming[own] = False
+                self._turns.notify_all()
+        with self._turns:
+            self._turns.wait_for(lambda: not coming[records].any())
 
     def _every_part(self, name: str) -> Numbers:
         if name not in self._all_parts:

@@ -192,9 +192,9 @@ class Supply:
     def _facts(self) -> Facts:
         return self.source.cache.facts(self.source.store, self.shard)
 
-    def bring(self, fields: Sequence[str], records: NDArray[np.int64]) -> None:
-        """Bring values, and what lies beside them, for one who reads all records in the end."""
-        self.file.need(fields, records, whole=self.source.limit is None, count=True)
+    def bring(self, fields: Sequence[str], records: NDArray[np.int64], whole: bool) -> None:
+        """Bring values; `whole`: and what lies beside them, as all records are needed in the end."""
+        self.file.need(fields, records, whole=whole, count=True)
 
     def side_kinds(self, field: str, records: Sequence[int]) -> NDArray[np.int64]:
         """Return what `side_kinds` does, and bring only these records for it."""

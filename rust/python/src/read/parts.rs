@@ -107,22 +107,23 @@ pub(crate) fn damaged_payloads<'py>(
     Ok(int64_array(py, damaged))
 }
 
-/// Have values of records brought to where the core reads them, if their file lies elsewhere; what
-/// lies beside them may come too.
+/// Have values of records brought to where the core reads them, if their file lies elsewhere.
 ///
 /// Args:
 ///     reader: The file.
 ///     fields: Their names.
 ///     records: Record numbers.
+///     whole: Whether all records are needed in the end: then what lies beside them comes too.
 #[pyfunction]
 pub(crate) fn bring(
     py: Python<'_>,
     reader: &Bound<'_, Reader>,
     fields: Vec<String>,
     records: Py<PyAny>,
+    whole: bool,
 ) -> PyResult<()> {
     match reader.get().shard()? {
-        Some(shard) => shard.bring(py, fields, records),
+        Some(shard) => shard.bring(py, fields, records, whole),
         None => Ok(()),
     }
 }

@@ -86,11 +86,11 @@ impl Unopened {
         supply.call_method1(py, "need", (fields.map(<[_]>::to_vec), records, payloads)).map(Some)
     }
 
-    /// Has values brought for one who reads all records in the end.
-    pub(crate) fn bring(&self, py: Python<'_>, fields: Vec<String>, records: Py<PyAny>) -> PyResult<()> {
+    /// Has values brought; `whole`: all records are needed in the end.
+    pub(crate) fn bring(&self, py: Python<'_>, fields: Vec<String>, records: Py<PyAny>, whole: bool) -> PyResult<()> {
         let Some(supply) = &self.supply else { return Ok(()) };
         self.bring_head(py)?;
-        supply.call_method1(py, "bring", (fields, records)).map(drop)
+        supply.call_method1(py, "bring", (fields, records, whole)).map(drop)
     }
 
     /// Whether the file lies elsewhere.
