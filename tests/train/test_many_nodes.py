@@ -175,7 +175,7 @@ from tests.support.machines.nodes import network
 with network(2) as net:
     for node in net.nodes:
         node.popen("sh", "-c", "echo here; sleep 1000 & wait")
-    print("made", flush=True)
+    print("made\\n", end="", flush=True)  # one write: the nodes write to the same pipe
     signal.pause()
 """
 
