@@ -117,6 +117,11 @@ class FoundShard:
     schema: Schema
     complete: bool
 
+    @classmethod
+    def of(cls, entry: ShardEntry, reader: Reader) -> Self:
+        """Return an opened shard."""
+        return cls(entry, Schema({field: plain(kind) for field, kind in reader.schema.items()}), reader.complete)
+
 
 def write_manifest(
     folder: str | os.PathLike[str],
@@ -150,7 +155,7 @@ def write_manifest(
         made, before = write_remote_manifest(
             os.fspath(folder), allow_incomplete=allow_incomplete, store_options=store_options, progress=progress
         )
-        return _summary(os.fspath(folder).rstrip("/").removesuffix(f"/{NAME}"), made, before)
+        return _summary(folder_of(os.fspath(folder)), made, before)
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
     with manifest_lock(folder):
         settle_dead(folder)
@@ -226,10 +231,9 @@ def _renew(
         progress: Likewise.
     """
     known = {} if before is None else {entry.name: entry for entry in before.entries()}
-    present = set(names)
-    order = [name for name in known if name in present] + [name for name in names if name not in known]
+    order = shard_order(before, names)
     opened = [name for name in order if look_at is None or name in look_at]
-    found = dict(zip(opened, map(_or_raise, _open_all(folder, opened, progress)), strict=True))
+    found = dict(zip(opened, map(or_raise, _open_all(folder, opened, progress)), strict=True))
     schema = found[opened[0]].schema if before is None or len(found) == len(order) else before.schema
     entries = [found[name].entry if name in found else known[name] for name in order]
     made = next_manifest(folder, before, list(found.values()), entries, schema, allow_incomplete=allow_incomplete)
@@ -287,7 +291,7 @@ def check_manifest(
         folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
         here = read_manifest(folder)
         if here is None:
-            raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
+            raise no_manifest(folder)
         manifest, names = here, shard_names(folder)
         entries = manifest.entries()
         results = _open_all(folder, [entry.name for entry in entries], progress)
@@ -383,7 +387,31 @@ def find_shard(folder: str, name: str) -> FoundShard:
     Raises:
         CorruptFileError, OSError: it cannot be read.
     """
-    return _or_raise(_open(folder, name))
+    return or_raise(_open(folder, name))
+
+
+def or_raise(result: FoundShard | Exception) -> FoundShard:
+    """Return a shard, or raise why it could not be opened."""
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def shard_order(before: Manifest | None, names: Sequence[str]) -> list[str]:
+    """Return names of shards as a manifest orders them: the ones that it names already, then the new ones."""
+    present = set(names)
+    known = [] if before is None else [name for name in before.columns["name"] if name in present]
+    return list(dict.fromkeys([*known, *names]))
+
+
+def folder_of(url: str) -> str:
+    """Return the folder that a URL names by itself or by its manifest."""
+    return url.rstrip("/").removesuffix(f"/{NAME}")
+
+
+def no_manifest(folder: str) -> FileNotFoundError:
+    """Return the error of a folder or URL without a manifest."""
+    return FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
 
 
 @contextmanager
@@ -416,10 +444,15 @@ def put_manifest(folder: str, manifest: Manifest) -> None:
         staging.finish()
 
 
+def last_page(path: str, end: int) -> bytes:
+    """Return the page of a file on this machine that ends at a byte."""
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), _PAGE, max(0, end - _PAGE))
+
+
 def footer_checksum(path: str, size: int) -> int:
     """Return the CRC-32C of the footer that ends the first `size` bytes of a file, without the footer's own."""
-    with open(path, "rb") as file:
-        return crc32c(os.pread(file.fileno(), _PAGE, size - _PAGE)[:-4])
+    return crc32c(last_page(path, size)[:-4])
 
 
 def shard_names(folder: str) -> list[str]:
@@ -427,16 +460,22 @@ def shard_names(folder: str) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(".frec") and not name.startswith("."))
 
 
-def _open_all(folder: str, names: list[str], progress: _Show | None) -> Iterator[FoundShard | Exception]:
+def open_in_order(
+    open_one: Callable[[str], FoundShard | Exception], names: Sequence[str], threads: int, progress: _Show | None
+) -> Iterator[FoundShard | Exception]:
     """Open shards on threads, none of them for longer than it takes; yield in order."""
-    with ThreadPoolExecutor(default_threads()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
-            for done, result in enumerate(pool.map(lambda name: _open(folder, name), names), 1):
+            for done, result in enumerate(pool.map(open_one, names), 1):
                 yield result
                 if progress is not None:
                     progress(done, len(names))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _open_all(folder: str, names: Sequence[str], progress: _Show | None) -> Iterator[FoundShard | Exception]:
+    return open_in_order(lambda name: _open(folder, name), names, default_threads(), progress)
 
 
 def _open(folder: str, name: str) -> FoundShard | Exception:
@@ -445,16 +484,9 @@ def _open(folder: str, name: str) -> FoundShard | Exception:
         with Reader(path) as reader:
             crc = footer_checksum(path, reader.nbytes)
             of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc, class_names(reader))
-            schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
-            return FoundShard(ShardEntry(name, *of_file), schema, reader.complete)
+            return FoundShard.of(ShardEntry(name, *of_file), reader)
     except (FastRecordError, OSError) as err:
         return err
-
-
-def _or_raise(result: FoundShard | Exception) -> FoundShard:
-    if isinstance(result, Exception):
-        raise result
-    return result
 
 
 def _refuse_mixture(

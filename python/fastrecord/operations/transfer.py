@@ -18,12 +18,21 @@ from fastrecord._core import FastRecordError, Reader
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import FoundShard, next_manifest
+from fastrecord.operations.manifest import (
+    FoundShard,
+    folder_of,
+    last_page,
+    manifest_lock,
+    next_manifest,
+    no_manifest,
+    open_in_order,
+    or_raise,
+    put_manifest,
+    shard_order,
+)
 from fastrecord.operations.staging import Staging
-from fastrecord.schema import Schema
-from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
-from fastrecord.store.requests import PAGE, Store
+from fastrecord.store.requests import Store
 
 if TYPE_CHECKING:
     from fastrecord.store.supply import Source
@@ -116,8 +125,7 @@ def _copy_file(
     if is_url(dst):
         with Reader(src) as reader:
             size = reader.nbytes
-        there = store.footer(name, size)
-        if there == last_page(src, size):
+        if is_copy(store, name, src, size):
             return CopySummary(dst, 1, size, [])
         if not overwrite and store.exists(name):
             raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
@@ -145,7 +153,7 @@ class _Ends:
     def source_manifest(self) -> Manifest:
         found = read_manifest(self.src) if self.is_upload else remote_manifest(self.store)[0]
         if found is None:
-            raise FileNotFoundError(f"{self.src}: no {NAME} in this folder: `fastrecord manifest` makes one")
+            raise no_manifest(self.src)
         return found
 
     def present(self) -> tuple[Manifest | None, str | None]:
@@ -159,25 +167,17 @@ class _Ends:
         """Copy a shard unless it is there; return whether it was copied."""
         if self.is_upload:
             path = os.path.join(self.src, entry.name)
-            with Reader(path) as reader:
-                if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
-                    raise Code.REPLACED.error(
-                        f"{path}: is not the shard that the manifest names: `fastrecord manifest` renews it"
-                    )
-            if self.store.footer(entry.name, entry.bytes) == last_page(path, entry.bytes):
+            _check_named(path, entry, path)
+            if is_copy(self.store, entry.name, path, entry.bytes):
                 return False
             self.store.put(entry.name, Path(path))
             return True
         path = os.path.join(self.dst, entry.name)
-        if os.path.exists(path) and last_page(path, entry.bytes) == self.store.footer(entry.name, entry.bytes):
+        if os.path.exists(path) and is_copy(self.store, entry.name, path, entry.bytes):
             return False
         with Staging(path, overwrite=True) as staging:
             _download(self.store, entry.name, staging.path, entry.bytes)
-            with Reader(staging.path) as reader:
-                if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
-                    raise Code.REPLACED.error(
-                        f"{self.store.where(entry.name)}: is not the shard that the manifest names"
-                    )
+            _check_named(staging.path, entry, self.store.where(entry.name))
             staging.finish()
         return True
 
@@ -185,11 +185,8 @@ class _Ends:
         if self.is_upload:
             put_remote_manifest(self.store, manifest, etag)
             return
-        with Staging(os.path.join(self.dst, NAME), overwrite=True) as staging:
-            with open(staging.path, "wb") as file:
-                file.write(manifest.dump())
-                os.fsync(file.fileno())
-            staging.finish()
+        with manifest_lock(self.dst):
+            put_manifest(self.dst, manifest)
 
 
 def write_remote_manifest(
@@ -212,20 +209,13 @@ def write_remote_manifest(
     """
     from fastrecord.store.supply import Source
 
-    source = Source(_folder_of(url), store_options)
+    source = Source(folder_of(url), store_options)
     folder = source.store.url
     before, etag = remote_manifest(source.store)
     names = [name for name, _ in source.store.list() if name.endswith(".frec")]
     if not names:
         raise FileNotFoundError(f"{folder}: no .frec file in this folder")
-    known = [name for name in (before.columns["name"] if before else ()) if name in set(names)]
-    order = known + [name for name in names if name not in set(known)]
-
-    found: list[FoundShard] = []
-    for shard in open_remote_shards(source, order, progress):
-        if isinstance(shard, Exception):
-            raise shard
-        found.append(shard)
+    found = list(map(or_raise, open_remote_shards(source, shard_order(before, names), progress)))
     entries = [shard.entry for shard in found]
     made = next_manifest(folder, before, found, entries, found[0].schema, allow_incomplete=allow_incomplete)
     if made != before:
@@ -242,11 +232,11 @@ def read_remote_folder(url: str, options: Mapping[str, Any] | None) -> tuple[Sou
     """
     from fastrecord.store.supply import Source
 
-    source = Source(_folder_of(url), options)
+    source = Source(folder_of(url), options)
     folder = source.store.url
     manifest, _ = remote_manifest(source.store)
     if manifest is None:
-        raise FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
+        raise no_manifest(folder)
     # A web server lists nothing.
     files = [] if folder.startswith("http") else source.store.list()
     return source, manifest, [name for name, _ in files if name.endswith(".frec")]
@@ -261,24 +251,11 @@ def open_remote_shards(
         try:
             entry, reader, _ = open_remote(source, name)
             with reader:
-                schema = Schema({field: plain(kind) for field, kind in reader.schema.items()})
-                return FoundShard(entry, schema, reader.complete)
+                return FoundShard.of(entry, reader)
         except (FastRecordError, OSError) as error:
             return error
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            for done, shard in enumerate(pool.map(find, names), 1):
-                yield shard
-                if progress is not None:
-                    progress(done, len(names))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _folder_of(url: str) -> str:
-    """Return the folder that a URL names by itself or by its manifest."""
-    return url.rstrip("/").removesuffix(f"/{NAME}")
+    return open_in_order(find, names, _AT_ONCE, progress)
 
 
 def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
@@ -315,10 +292,18 @@ def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
         )
 
 
-def last_page(path: str, end: int) -> bytes:
-    """Return the page of a file on this machine that ends at a byte."""
-    with open(path, "rb") as file:
-        return os.pread(file.fileno(), PAGE, max(0, end - PAGE))
+def is_copy(store: Store, name: str, path: str, size: int) -> bool:
+    """Return whether a file in a store has the size and the last page of a file on this machine."""
+    return store.footer(name, size) == last_page(path, size)
+
+
+def _check_named(path: str, entry: ShardEntry, where: str) -> None:
+    """Refuse a file at a path that is not the shard of a manifest; `where` is its name for people."""
+    with Reader(path) as reader:
+        if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
+            raise Code.REPLACED.error(
+                f"{where}: is not the shard that the manifest names: `fastrecord manifest` renews it"
+            )
 
 
 def _download(store: Store, name: str, path: str, size: int) -> None:

@@ -29,9 +29,9 @@ from fastrecord._core import FastRecordError, crc32c
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import FoundShard, find_shard, next_manifest
+from fastrecord.operations.manifest import FoundShard, find_shard, folder_of, next_manifest
 from fastrecord.operations.shard_names import Part
-from fastrecord.operations.transfer import last_page, put_remote_manifest, remote_manifest
+from fastrecord.operations.transfer import is_copy, put_remote_manifest, remote_manifest
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.requests import Store, submit
@@ -80,7 +80,7 @@ class Upload:
         staging: str | os.PathLike[str] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        folder = url.rstrip("/").removesuffix(f"/{NAME}")
+        folder = folder_of(url)
         above, _, name = folder.rpartition("/")
         is_file = name.endswith(".frec")
         self.url, self.is_file, self.is_complete = url, is_file and not sharded, False
@@ -355,11 +355,10 @@ class Upload:
         entry = shard.entry
         if self._state["mode"] == "append" and self._before is not None:
             self._next(self._before, [shard], [entry])
-        page = last_page(path, entry.bytes)
         # Perhaps a run that was killed has sent it.
-        if self._store.footer(entry.name, entry.bytes) != page or self.is_file:
+        if self.is_file or not is_copy(self._store, entry.name, path, entry.bytes):
             self._store.put(entry.name, Path(path))
-            if self._store.footer(entry.name, entry.bytes) != page:
+            if not is_copy(self._store, entry.name, path, entry.bytes):
                 raise Code.STORE.error(f"{self._store.where(entry.name)}: is not what was sent")
         row = asdict(entry)
         classes = row.pop("classes")
