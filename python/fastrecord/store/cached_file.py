@@ -442,9 +442,11 @@ class CachedFile:
             with locked(self._descriptor, COUNT):
                 yield
 
-    def _mark(self, name: str, records: Numbers, value: int) -> int:
+    def _mark(self, name: str, records: Numbers, parts: Numbers, value: int) -> int:
         """Mark payloads as here; return their bytes, which count from now on."""
-        marks, size = self._known_marks, self._bytes_of(name, records)
+        if not len(records):
+            return 0
+        marks, size = self._known_marks, _bytes_of(parts)
         with self._changing():
             marks[self._first_mark(name) + records] = value
             set_charge(marks, charge(marks) + size)
@@ -459,7 +461,7 @@ class CachedFile:
         return total(lacking([(0, PAGE), (self.shard.bytes - tail, tail)], field_parts(self._open_reader(), name)))
 
     def _bytes_of(self, name: str, records: Numbers) -> int:
-        return int(pairs_of(self._parts(name, records))[:, 1].sum()) if len(records) else 0
+        return _bytes_of(self._parts(name, records)) if len(records) else 0
 
     def _once(self, is_done: Callable[[], bool], work: Callable[[], Any]) -> None:
         """Do what one process does for all; others wait."""
@@ -700,7 +702,7 @@ class CachedFile:
 
     def _joined(self, pairs: Numbers) -> Stretches:
         """Return the stretches of payloads: those with nothing but padding between them are one."""
-        if not len(pairs) or self.shard.records > _MOST_PLACES:
+        if len(pairs) < 2 or self.shard.records > _MOST_PLACES:
             return merged(pairs, 0)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
         starts, ends = pairs[:, 0], np.maximum.accumulate(pairs[:, 0] + pairs[:, 1])
@@ -761,52 +763,58 @@ class CachedFile:
     def _bring_payloads(self, name: str, records: Numbers, gap: int) -> None:
         parts = self._parts(name, records)
         # Before parts are claimed: making room may need to claim parts of other files.
-        self._room.reserve(int(pairs_of(parts)[:, 1].sum()))
+        self._room.reserve(_bytes_of(parts))
         # The helper of a forked child takes one call at a time, and makes its requests side by side.
         groups = [np.arange(len(records))] if is_forked() else grouped(parts, gap, PART)
         if len(groups) == 1:
-            self._bring_group(name, records, gap, parallel=True)
+            self._bring_group(name, records, parts, gap, parallel=True)
             return
-        futures = [submit(self._bring_group, name, records[group], gap) for group in groups]
+        futures = [submit(self._bring_group, name, records[group], parts[group], gap) for group in groups]
         try:
             for future in futures:
                 future.result()
         finally:
             for group, future in zip(groups, futures, strict=True):
                 if future.cancel():  # after an error
-                    self._room.settle(self._bytes_of(name, records[group]), 0)
+                    self._room.settle(_bytes_of(parts[group]), 0)
 
-    def _bring_group(self, name: str, records: Numbers, gap: int, *, parallel: bool = False) -> None:
-        """Bring payloads for which space is reserved."""
-        marks, reader, first = self._known_marks, self._open_reader(), self._first_mark(name)
-        pairs, used = pairs_of(self._parts(name, records)), 0
+    def _bring_group(self, name: str, records: Numbers, parts: Numbers, gap: int, *, parallel: bool = False) -> None:
+        """Bring payloads for which space is reserved; `parts` are those of `_parts`."""
+        marks, first = self._known_marks, self._first_mark(name)
+        reserved, used = _bytes_of(parts), 0
         try:
-            with self._counted(), self._claim(merged(pairs, gap)):
-                records = records[marks[first + records] == 0]
+            with self._counted(), self._claim(merged(pairs_of(parts), gap)):
+                lacks = marks[first + records] == 0
                 if self._base_marks is not None:
-                    used += self._take_base(name, records)
-                    records = records[marks[first + records] == 0]
+                    used += self._take_base(name, records[lacks], parts[lacks])
+                    lacks = marks[first + records] == 0
+                records, parts = records[lacks], parts[lacks]
                 for _ in range(_ATTEMPTS):
-                    self._download(self._joined(pairs_of(self._parts(name, records))), gap=gap, parallel=parallel)
-                    damaged = damaged_payloads(reader, name, records)
-                    used += self._mark(name, np.delete(records, damaged), HERE)
-                    records = records[damaged]
                     if not len(records):
                         break
+                    self._download(self._joined(pairs_of(parts)), gap=gap, parallel=parallel)
+                    marked, damaged = self._mark_sound(name, records, parts)
+                    used += marked
+                    records, parts = records[damaged], parts[damaged]
                 # What is damaged in the store itself is reported by who reads it, by record.
-                used += self._mark(name, records, BAD)
+                used += self._mark(name, records, parts, BAD)
         finally:
-            self._room.settle(int(pairs[:, 1].sum()), used)
+            self._room.settle(reserved, used)
 
-    def _take_base(self, name: str, records: Numbers) -> int:
+    def _take_base(self, name: str, records: Numbers, parts: Numbers) -> int:
         """Copy payloads from a copy that can only be read; return their bytes."""
         base, first = self._base_marks, self._first_mark(name)
         if base is None:
             return 0
-        records = records[base[first + records] == HERE]
-        self._copy_base(merged(pairs_of(self._parts(name, records)), 0))
+        there = base[first + records] == HERE
+        self._copy_base(merged(pairs_of(parts[there]), 0))
         # Its owner may have given them up since.
-        return self._mark(name, np.delete(records, damaged_payloads(self._open_reader(), name, records)), HERE)
+        return self._mark_sound(name, records[there], parts[there])[0]
+
+    def _mark_sound(self, name: str, records: Numbers, parts: Numbers) -> tuple[int, Numbers]:
+        """Mark payloads as here whose checksums are right; return their bytes, and positions of the others."""
+        damaged = damaged_payloads(self._open_reader(), name, records)
+        return self._mark(name, np.delete(records, damaged), np.delete(parts, damaged, axis=0), HERE), damaged
 
     def _until_sound(self, stretches: Stretches, check: Callable[[], Any]) -> None:
         """Download, and again if a checksum differs: a proxy may have damaged it."""
@@ -896,6 +904,11 @@ class _Here:
 def tail_bytes(records: int) -> int:
     """Return how much of the end of a file of so many records is read at first."""
     return max(_TAIL, min(_MOST_TAIL, records * _BYTES_PER_RECORD))
+
+
+def _bytes_of(parts: Numbers) -> int:
+    """Return the bytes of payloads and their side bytes."""
+    return int(parts[:, 1].sum() + parts[:, 3].sum())
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:

@@ -20,8 +20,8 @@ def pairs_of(parts: Numbers) -> Numbers:
 
 def merged(pairs: Numbers, gap: int) -> Stretches:
     """Return stretches in order, with those that are at most `gap` bytes apart as one."""
-    if not len(pairs):
-        return []
+    if len(pairs) < 2:  # often, and the rest takes time
+        return [(start, length) for start, length in pairs.tolist()]
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     starts, ends = pairs[:, 0], np.maximum.accumulate(pairs[:, 0] + pairs[:, 1])
     cuts = np.flatnonzero(starts[1:] > ends[:-1] + gap) + 1
