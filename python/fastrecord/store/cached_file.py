@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -84,11 +84,35 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Head:
-    """What has been read of a file already: its first page, its end, and its ETag."""
+    """What has been read of a file already: its first page, its end, and its ETag; and its bytes."""
 
     first: bytes
     tail: bytes
     etag: str | None
+    size: int
+
+    @classmethod
+    def ask(cls, store: Store, name: str) -> Self:
+        """Read the first page and the end of a file of which nothing is known, side by side.
+
+        Raises:
+            FileNotFoundError: it does not exist. FastRecordError: the store does not answer; the
+                file changed meanwhile.
+        """
+        first, last = at_once(partial(store.get, name, 0, PAGE), partial(store.get, name, -tail_bytes(0)))
+        if first.etag != last.etag:
+            raise Code.REPLACED.error(f"{store.where(name)}: changed while it was opened: open it again")
+        return cls(bytes(first.data), bytes(last.data), last.etag, last.size)
+
+    def commit(self, store: Store, name: str) -> tuple[Part, Stretches]:
+        """Return what the footer says of the file, and where the rest of what opening reads lies.
+
+        Raises:
+            CorruptFileError: it is not a .frec file, or does not end with a commit.
+        """
+        footer = self.tail[-PAGE:]
+        file_id, commit, records, *rest = commit_parts(store.where(name), self.first, footer, self.size - PAGE)
+        return Part(name, file_id, commit, records, self.size, crc32c(footer[:-4])), rest
 
 
 class Traffic:
@@ -615,7 +639,7 @@ class CachedFile:
             raise self._other(f"it has {last.size:,} bytes, not {size:,}")
         if first.etag != last.etag:
             raise self._other("it changed while it was opened")
-        return Head(bytes(first.data), bytes(last.data), first.etag)
+        return Head(bytes(first.data), bytes(last.data), first.etag, size)
 
     def _use_marks(self, mapped: mmap.mmap) -> None:
         reader = self._open_reader()
@@ -738,7 +762,7 @@ class CachedFile:
 
     def _open_reader(self) -> Reader:
         if self._reader is None:
-            shard, here = self.shard, _Here(self.place or f"/proc/self/fd/{self._descriptor}")
+            shard, here = self.shard, Here(self.place or f"/proc/self/fd/{self._descriptor}")
             about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
             self._reader = open_shard(self.where, "mmap", False, *about, here)
         return self._reader
@@ -886,8 +910,8 @@ class CachedFile:
         )
 
 
-class _Here:
-    """A supply of which everything is here already."""
+class Here:
+    """A supply of which everything that is asked for is here, in a file."""
 
     passing = False
 
@@ -895,10 +919,11 @@ class _Here:
         self._place = place
 
     def open(self) -> str:
+        """Return the file."""
         return self._place
 
     def need(self, *_: Any) -> None:
-        return None
+        """Bring nothing."""
 
 
 def tail_bytes(records: int) -> int:

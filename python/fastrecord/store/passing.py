@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,8 +20,6 @@ from fastrecord._core import (
     FastRecordError,
     Reader,
     check_field,
-    commit_parts,
-    crc32c,
     damaged_payloads,
     field_parts,
     open_shard,
@@ -31,11 +28,10 @@ from fastrecord._core import (
     punch_hole,
 )
 from fastrecord.errors import Code
-from fastrecord.store.requests import PAGE, Store, at_once, submit
+from fastrecord.store.cached_file import Head, Here
+from fastrecord.store.requests import PAGE, Store, submit
 from fastrecord.store.stretches import Numbers, Stretches, merged, pairs_of
 
-# What is read of the end of the file at first.
-_TAIL = 64 << 10
 # Bytes of payloads that are brought at once; twice as many are here at a time.
 _WINDOW = 32 << 20
 # Records whose payloads are looked up at once.
@@ -71,22 +67,19 @@ class Passing:
 
     def __init__(self, store: Store, name: str) -> None:
         self.where, self._store, self._name = store.where(name), store, name
-        first, last = at_once(partial(store.get, name, 0, PAGE), partial(store.get, name, -_TAIL))
-        if first.etag != last.etag:
-            raise Code.REPLACED.error(f"{self.where}: changed while it was opened: open it again")
-        page, tail, size = bytes(first.data), bytes(last.data), last.size
-        file_id, commit, records, *rest = commit_parts(self.where, page, tail[-PAGE:], size - PAGE)
-        self._size, self._etag, self._start = size, last.etag, size - len(tail)
+        head = Head.ask(store, name)
+        shard, rest = head.commit(store, name)
+        self._size, self._etag, self._start = head.size, head.etag, head.size - len(head.tail)
         self._file = tempfile.TemporaryFile(prefix="fastrecord-")  # noqa: SIM115 - closed by `close`
         try:
-            self._file.truncate(size)
-            for content, at in ((page, 0), (tail, self._start)):
+            self._file.truncate(head.size)
+            for content, at in ((head.first, 0), (head.tail, self._start)):
                 self._file.seek(at)
                 self._file.write(content)
             self._file.flush()
             self._place = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
             self._bring([stretch for stretch in rest if stretch[0] < self._start])
-            about = (file_id, commit, records, size, crc32c(tail[-PAGE:-4]))
+            about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
             self.reader: Reader = open_shard(self.where, "mmap", False, *about, Here(self._place))
         except BaseException:
             self._file.close()
@@ -259,22 +252,6 @@ class _Report:
             "undecoded": 0,
             "tail_bytes": 0,
         }
-
-
-class Here:
-    """A supply of which everything that is asked for is here, in a file."""
-
-    passing = False
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def open(self) -> str:
-        """Return the file."""
-        return self._place
-
-    def need(self, *_: Any) -> None:
-        """Bring nothing."""
 
 
 def _stretches(parts: Iterable[tuple[Numbers, Numbers]], gap: int) -> Stretches:

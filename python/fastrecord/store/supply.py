@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import commit_parts, crc32c, open_shard, side_kinds
+from fastrecord._core import open_shard, side_kinds
 from fastrecord.errors import Code
 from fastrecord.store.cache import Cache, Hold
-from fastrecord.store.cached_file import CachedFile, Facts, Head, tail_bytes
+from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
 from fastrecord.store.marks import Part
-from fastrecord.store.passing import Here
-from fastrecord.store.requests import PAGE, Store, at_once
+from fastrecord.store.requests import Store
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
@@ -90,14 +89,9 @@ class Source:
             FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a
             commit. FastRecordError: the store does not answer.
         """
-        get, where = self.store.get, self.store.where(name)
-        first, last = at_once(partial(get, name, 0, PAGE), partial(get, name, -tail_bytes(0)))
-        page, tail = bytes(first.data), bytes(last.data)
-        if first.etag != last.etag:
-            raise Code.REPLACED.error(f"{where}: changed while it was opened: open it again")
-        file_id, commit, records, *_ = commit_parts(where, page, tail[-PAGE:], last.size - PAGE)
-        shard = Part(name, file_id, commit, records, last.size, crc32c(tail[-PAGE:-4]))
-        return Supply(self, shard, Head(page, tail, first.etag))
+        head = Head.ask(self.store, name)
+        shard, _ = head.commit(self.store, name)
+        return Supply(self, shard, head)
 
     def supply(self, name: str, *about: Any) -> Supply:
         """Return the supply of a shard: its name, and the other attributes of `Part`."""
