@@ -42,6 +42,20 @@ def test_a_copy_replaces_no_other_data_set(server: Server, tmp_path: Path) -> No
     assert len(fr.FastRecordDataset(url, fields=("data",), store_options=server.options)) == 80
 
 
+def test_a_copy_from_a_store_replaces_no_manifest_that_came_meanwhile(server: Server, tmp_path: Path) -> None:
+    folder, back = write_shards(tmp_path / "sent", shards=1), tmp_path / "back"
+    url = server.put_folder("meanwhile", folder)
+
+    def name_them(done: int, total: int) -> None:
+        if done == total:
+            fr.write_manifest(back)
+
+    with pytest.raises(fr.FastRecordError, match=r"back/dataset.json: another process has replaced it.*FR205"):
+        fr.copy(url, back, store_options=server.options, progress=name_them)
+    assert fr.copy(url, back, store_options=server.options).copied == []
+    assert len(fr.FastRecordDataset(back, fields=("data",))) == len(fr.FastRecordDataset(folder, fields=("data",)))
+
+
 def test_a_file_goes_to_a_store_and_comes_back(server: Server, tmp_path: Path) -> None:
     path = next(write_shards(tmp_path / "file", shards=1).glob("*.frec"))
     fr.copy(path, "s3://bucket/file.frec", store_options=server.options)
