@@ -18,6 +18,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.loader.steered import can_steer
+from fastrecord.store import ranks
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
 from tests.store.conftest import Data
@@ -366,6 +367,23 @@ def test_ranks_that_stop_early_hold_up_no_others(
     _in_threads(run, 2)
     assert sorted(itertools.chain(*_global_batches(seen))) == list(range(_TOTAL))
     assert not list((tmp_path / "cache").glob("*.ranks"))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_whose_process_has_ended_between_two_epochs_is_not_waited_for(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dataset = _dataset(server, stored, tmp_path / "cache")
+    sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=1 - killed, world_size=2)
+    loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
+    other = _start(server, stored, tmp_path / "cache", killed, 1)
+    seen = [_records(batch) for batch in loader]
+    _, errors = other.communicate(timeout=120)
+    assert other.returncode == 0, errors
+    monkeypatch.setattr(ranks, "PATIENCE", 1e9)
+    seen += [_records(batch) for _ in range(2) for batch in loader]
+    assert len(seen) == 3 * len(loader)
 
 
 @pytest.mark.parametrize("killed", [0, 1])

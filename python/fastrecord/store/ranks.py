@@ -25,14 +25,14 @@ from fastrecord.store.requests import PAGE
 # How the file's name ends.
 SUFFIX = ".ranks"
 # Most ranks that have their numbers in a page.
-MOST = 128
+MOST = 120
 # Bytes of the file that are locked: to come or leave; the places of ranks.
 _DOOR, _PLACES = 0, 1
 # Numbers in the file: whether the leader has begun, and with a plan or without; how often it has given up; where the
-# plan begins. Then for each rank: whether it is here, its last step that is done, and the step before which it has
-# brought all its share.
+# plan begins. Then for each rank: whether it is here, its last step that is done, the step before which it has
+# brought all its share, and its process.
 _BEGUN, _GIVEN_UP, _STEP, _LIMIT, _AHEAD, _FIRST = 0, 1, 2, 3, 4, 8
-_STATE, _DONE, _REACHED, _EACH = 0, 1, 2, 3
+_STATE, _DONE, _REACHED, _PROCESS, _EACH = 0, 1, 2, 3, 4
 _ABSENT, _HERE, _LEFT = 0, 1, 2
 _PLAN, _NO_PLAN = 1, 2
 _LEADER = 0
@@ -43,8 +43,11 @@ _NOTHING = -2
 _FIRST_PATIENCE, PATIENCE = 30.0, 120.0
 
 _log = logging.getLogger("fastrecord.store")
-# Folders in which all ranks have met.
-_met: set[str] = set()
+# Folder and rank -> the process of a rank that was there in an epoch before; 0 if it is not seen from here, as that of
+# another container.
+_met: dict[tuple[str, int], int] = {}
+# Folders and ranks that were killed or did not come: nobody waits for them again.
+_lost: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,10 @@ class Ranks:
 
     def __init__(self, path: str, descriptor: int, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
-        self._path, self._descriptor = path, descriptor
+        self._path, self._folder, self._descriptor = path, os.path.dirname(path), descriptor
         self._numbers = np.frombuffer(mmap.mmap(descriptor, PAGE), np.int64)
         self._table = self._numbers[_FIRST : _FIRST + count * _EACH].reshape(count, _EACH)
-        self._since, self._warned = time.monotonic(), False
+        self._since = time.monotonic()
 
     @classmethod
     def join(cls, folder: str, name: str, rank: int, count: int) -> Self | None:
@@ -108,6 +111,7 @@ class Ranks:
                             os.ftruncate(descriptor, PAGE)
                         if made._table[rank, _STATE] == _ABSENT:
                             made._table[rank, [_DONE, _REACHED]] = _NOTHING
+                            made._table[rank, _PROCESS] = os.getpid()
                             made._table[rank, _STATE] = _HERE
                             descriptor = -1
                             return made
@@ -160,8 +164,6 @@ class Ranks:
     @property
     def done(self) -> int:
         """The last step that all ranks are done with; those that are gone are done with all."""
-        if (self._table[:, _STATE] != _ABSENT).all():
-            _met.add(os.path.dirname(self._path))
         left = [rank for rank in range(self.count) if not self._is_gone(rank)]
         return min(int(self._table[rank, _DONE]) if self._table[rank, _STATE] else _NOTHING for rank in left)
 
@@ -206,23 +208,28 @@ class Ranks:
 
     def _is_gone(self, rank: int) -> bool:
         """Return whether a rank was killed, has left, or does not come."""
-        state = int(self._table[rank, _STATE])
-        if state == _HERE:
-            return rank != self.rank and self._is_free(rank)
-        if state == _LEFT:
+        state, process = self._table[rank, [_STATE, _PROCESS]].tolist()
+        known = self._folder, rank
+        if state != _ABSENT:
+            if process != _met.get(known):
+                _met[known] = process if _is_running(process) else 0
+            _lost.discard(known)
+            if state == _HERE and rank != self.rank and self._is_free(rank):
+                _lost.add(known)
+            return state == _LEFT or known in _lost
+        if known in _lost:
             return True
-        patience = PATIENCE if os.path.dirname(self._path) in _met else _FIRST_PATIENCE
-        if time.monotonic() < self._since + patience:
+        patience = PATIENCE if known in _met else _FIRST_PATIENCE
+        before = _met.get(known, 0)
+        if time.monotonic() < self._since + patience and (not before or _is_running(before)):
             return False
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "%s: rank %d of this node has not come for %.0f seconds: the others go on without it, and the cache "
-                "does not follow a plan",
-                self._path,
-                rank,
-                patience,
-            )
+        _lost.add(known)
+        _log.warning(
+            "%s: rank %d of this node %s: the others go on without it, and the cache does not follow a plan",
+            self._path,
+            rank,
+            f"has not come for {patience:.0f} seconds" if not before or _is_running(before) else "has ended",
+        )
         return True
 
     def _is_free(self, rank: int) -> bool:
@@ -231,6 +238,10 @@ class Ranks:
             return False
         unlock(self._descriptor, _PLACES + rank)
         return True
+
+
+def _is_running(process: int) -> bool:
+    return os.path.exists(f"/proc/{process}")
 
 
 def _is_linked(descriptor: int, path: str) -> bool:
