@@ -57,7 +57,7 @@ class Ahead:
         place: Place,
         *,
         steps: int,
-        parallel: int = 3,
+        parallel: int = 8,
         reached: Callable[[int], None] | None = None,
     ) -> None:
         self._decisions, self._place, self._steps, self._reached = decisions, place, steps, reached

@@ -20,7 +20,7 @@ Numbers = NDArray[np.int64]
 # Steps that a cache runs ahead, and the part of it that may be spent on that: what waits to be used
 # cannot be kept for a later epoch.
 _MOST_AHEAD = 16
-_PART_AHEAD = 16
+_PART_AHEAD = 8
 # Places that are searched at a time for what to give up.
 _SEARCH = 4096
 
