@@ -69,6 +69,10 @@ class Ours:
         """Forget all of an earlier run."""
         self._loader = None
         if self._cache:
+            # This process has them open: they would keep their memory, and the next run would take new memory,
+            # which a virtual machine gets from its host page by page.
+            for copy in Path(self._cache).glob("*.frec"):
+                os.truncate(copy, 0)
             shutil.rmtree(self._cache, ignore_errors=True)
             self._cache = f"{self._cache.partition('#')[0]}#{number}"
 
