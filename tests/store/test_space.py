@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +49,25 @@ def test_what_a_killed_process_had_reserved_is_counted_no_more(tmp_path: Path) -
     assert cache.used == 900_000
     cache.settle(900_000, 0)
     assert cache.used == 0
+
+
+def test_what_others_bring_is_given_up_once_it_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(str(tmp_path / "cache"), 1_000_000)
+    cache.reserve(900_000)
+    looks = 0
+
+    def look(place: str) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            cache.settle(900_000, 900_000)  # it comes while room is made
+        return scandir(place)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", look)
+    with pytest.raises(fr.FastRecordError, match="bytes are too few: 500,000 bytes more are needed"):
+        cache.reserve(500_000)  # no copy counts the bytes, so nothing can be given up
+    assert looks == 3
 
 
 def test_a_failed_download_takes_no_space(server: Server, stored: Data, tmp_path: Path) -> None:

@@ -371,6 +371,8 @@ class Cache:
         """Give up the copies that were not used for longest; return False if others have reserved the room."""
         limit = self.limit or 0
         self._recover()
+        # What comes at the moment can be given up later; more is not reserved meanwhile.
+        others = bool(self._state[_WAITING].any())
         with os.scandir(self._place) as entries:
             copies = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.endswith(_MARKS)]
         places = [os.path.join(self._place, name.removesuffix(".parts")) for _, name in sorted(copies)]
@@ -385,7 +387,7 @@ class Cache:
                     kept = self._wanted[place]
                     records = np.setdiff1d(records, records if kept is None else kept)
                 self._give_up([(file, file.payload_fields, records)])
-        if self.used + size > limit and not self._state[_WAITING].any():
+        if self.used + size > limit and not others:
             raise Code.CACHE.error(
                 f"{self.folder}: cache_size={limit:,} bytes are too few: {size:,} bytes more are needed at once"
             )
