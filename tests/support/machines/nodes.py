@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -115,6 +116,8 @@ class Node:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+        while self.processes():  # their parents end first
+            time.sleep(0.01)
 
 
 class Network:
