@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import platform
 import sys
 import tracemalloc
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import fastrecord as fr
 from fastrecord.loader import outputs
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import BatchInfo, CenterCrop
+from tests.support.child import run_child
 from tests.support.loading import photo
 from tests.support.patches import (
     COUNT,
@@ -180,7 +182,6 @@ def test_memory_comes_back_once_no_batch_of_its_group_is_left(patches: Path, mon
     assert len(addresses(list(loader))) == 27
 
 
-@pytest.mark.usefixtures("grouped")
 @pytest.mark.parametrize("size", [4, 50_000])
 @pytest.mark.parametrize("damaged", [False, True])
 def test_values_of_any_length_are_read_for_a_few_mib_of_batches(tmp_path: Path, size: int, damaged: bool) -> None:
@@ -213,6 +214,28 @@ def test_values_of_any_length_are_read_for_a_few_mib_of_batches(tmp_path: Path, 
     assert peak < 12_000_000
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have rules of their own")
+def test_values_of_several_files_use_the_memory_of_the_batches_before_them(tmp_path: Path) -> None:
+    script = """
+        for shard in range(4):
+            with fr.Writer(f"{shard}.frec", fr.Schema({"data": fr.bytes_()})) as writer:
+                for number in range(200):
+                    writer.append({"data": bytes([shard]) * 100_000})
+        dataset = fr.FastRecordDataset([f"{shard}.frec" for shard in range(4)], fields=("data",))
+        sampler = fr.FastRecordBatchSampler(dataset, 100, rank=0, world_size=1)
+        loader = fr.FastRecordLoader(dataset, batch_sampler=sampler)
+        def faults():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            assert sum(len(value) for batch in loader for value in batch["data"]) == 80_000_000
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        faults(), faults()
+        print(faults())
+    """
+    # The values of an epoch fill 20,000 pages.
+    assert int(run_child(script, tmp_path)) < 2_000
+
+
+@pytest.mark.usefixtures("grouped")
 def test_state_is_of_batches_handed_out_also_in_the_middle_of_a_group(patches: Path) -> None:
     dataset = fr.FastRecordDataset(patches, fields=("number", "hr"))
     whole = numbers(make(dataset, 4, shuffle=True, seed=5))

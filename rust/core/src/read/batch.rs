@@ -187,6 +187,8 @@ impl Reader {
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let starts = self.fitting_starts(&extents, u64::MAX)?;
         let size = total_of(&starts);
+        // Callers copy values out of the batch, which would be freed and allocated page by page.
+        memory::keep_freed();
         // Repeated records of a hostile file could need more memory than there is: return an error,
         // do not abort.
         let mut out = memory::zeros(size as usize)?;
