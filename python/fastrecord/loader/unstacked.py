@@ -5,7 +5,6 @@ These are labels, text, bytes, JSON, lists, and arrays of varying shape. Does no
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
@@ -69,31 +68,39 @@ class UnstackedFields:
         if not self._names:
             yield from repeat({}, len(sizes))
             return
-        ends = list(accumulate(sizes))
+        ends = [0, *accumulate(sizes)]
+        stops = np.zeros(len(ends), np.int64)
+        try:
+            if len(sizes) > 1 and not self._merged:
+                stops = np.cumsum(np.append(0, self._payload_bytes(rows)))[ends]
+        except FastRecordError:
+            yield from repeat(None, len(sizes))
+            return
         first = 0
         while first < len(sizes):
-            start, last = 0 if not first else ends[first - 1], first + 1
+            last = first + 1
+            if not self._merged:
+                last = max(last, int(np.searchsorted(stops, stops[first] + _BYTES, side="right")) - 1)
             try:
-                if last < len(sizes) and not self._merged:
-                    most = start + _BYTES * sizes[first] // max(1, self._payload_bytes(rows[start : ends[first]]))
-                    last = max(last, bisect_right(ends, most))
-                whole: Columns | None = self.read(rows[start : ends[last - 1]])
+                whole: Columns | None = self.read(rows[ends[first] : ends[last]])
             except FastRecordError:
                 whole = None
             if last == first + 1:
                 yield whole
             else:
-                for low, high in pairwise([start, *ends[first:last]]):
-                    part = slice(low - start, high - start)
+                for low, high in pairwise(ends[first : last + 1]):
+                    part = slice(low - ends[first], high - ends[first])
                     yield None if whole is None else {name: values[part] for name, values in whole.items()}
             first = last
 
-    def _payload_bytes(self, rows: NDArray[np.int64]) -> int:
-        """Return how many bytes the values of records have that are not of one size."""
+    def _payload_bytes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of each record's values that are not of one size, int64 (N,)."""
         names = [name for name in self._plain if self._kinds[name].nbytes is None]
-        parts = self._dataset.selection.shards.split(rows) if names else ()
-        lengths = [self._dataset.readers[shard].lengths(name, records) for shard, _, records in parts for name in names]
-        return sum(int(each.sum()) for each in lengths)
+        found = np.zeros(len(rows), np.int64)
+        for shard, slots, records in self._dataset.selection.shards.split(rows) if names else ():
+            for name in names:
+                found[slots] += self._dataset.readers[shard].lengths(name, records)
+        return found
 
     def read(self, rows: NDArray[np.int64]) -> Columns:
         """Return the columns of a batch.

@@ -66,11 +66,15 @@ class Hold:
 
     def release(self) -> None:
         """Let go; a second call does nothing."""
-        with contextlib.suppress(IndexError):  # several threads may call it at once
-            self._caches.pop().release(self.generation)
+        try:
+            cache = self._caches.pop()
+        except IndexError:  # several threads may call it at once
+            return
+        cache.release(self.generation)
 
     def __del__(self) -> None:
-        self.release()
+        if self._caches:
+            self.release()
 
 
 class Cache:

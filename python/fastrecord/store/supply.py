@@ -132,6 +132,7 @@ class Supply:
     def __init__(self, source: Source, shard: Part, head: Head | None = None) -> None:
         self.source, self.shard, self._head = source, shard, head
         self._file: CachedFile | None = None  # one without a name: it lasts as long as this
+        self._known: tuple[Cache, Facts] | None = None
 
     @property
     def passing(self) -> bool:
@@ -184,7 +185,13 @@ class Supply:
 
     @property
     def _facts(self) -> Facts:
-        return self.source.cache.facts(self.source.store, self.shard)
+        cache = self.source.cache
+        if self._known is None or self._known[0] is not cache:
+            facts = cache.facts(self.source.store, self.shard)
+            if not cache.is_named:
+                return facts  # of this copy only
+            self._known = cache, facts
+        return self._known[1]
 
     def bring(self, fields: Sequence[str], records: NDArray[np.int64], whole: bool) -> None:
         """Bring values; `whole`: and what lies beside them, as all records are needed in the end."""
