@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import gzip
 import io
+import logging
 import pickle
 import re
 import shlex
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,6 +112,15 @@ def run(page: str, programs: Sequence[Block], names: dict[str, Any] | None = Non
             if line.strip() and not line.startswith(("#", *INSTALLS)):
                 command(line)
     return names
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Programs run in this process: what one of them logs is not for the tests after it."""
+    logger = logging.getLogger("fastrecord")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture(autouse=True)
