@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import bring
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile
-from fastrecord.store.supply import hold_all
+from fastrecord.store.supply import bring, hold_all
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.

@@ -20,6 +20,7 @@ from fastrecord.checks import flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.shards import Paths
+from fastrecord.ending import close_at_exit
 from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
 from fastrecord.loader.batch_maker import BatchMaker
@@ -221,7 +222,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if self._plan is None:
             self._plan = self._maker.plan()
         self._warn_of_runs()
-        return self._iterate(self._maker, self._plan, self._batch_transform)
+        iteration = self._iterate(self._maker, self._plan, self._batch_transform)
+        close_at_exit(iteration)
+        return iteration
 
     def _iterate(
         self,

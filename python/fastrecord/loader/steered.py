@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import bring
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
@@ -30,7 +29,7 @@ from fastrecord.store.cached_file import CachedFile
 from fastrecord.store.locks import pauses
 from fastrecord.store.plan import Plan, least_limit, steps_ahead
 from fastrecord.store.ranks import MOST, PATIENCE, Ranks, Start
-from fastrecord.store.supply import hold_all
+from fastrecord.store.supply import bring, hold_all
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.

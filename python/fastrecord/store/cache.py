@@ -14,6 +14,7 @@ import hashlib
 import mmap
 import os
 import resource
+import sys
 import threading
 import time
 import weakref
@@ -72,8 +73,9 @@ class Hold:
             return
         cache.release(self.generation)
 
-    def __del__(self) -> None:
-        if self._caches:
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter ends, modules may be gone; the locks end with the process.
+        if self._caches and not _is_finalizing():
             self.release()
 
 

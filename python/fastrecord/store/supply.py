@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import open_shard, side_kinds
+from fastrecord._core import Reader, open_shard, set_place, side_kinds, supply_of
 from fastrecord.errors import Code
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
@@ -207,6 +207,20 @@ class Supply:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.shard)
+
+
+def bring(reader: Reader, fields: Sequence[str], records: NDArray[np.int64], whole: bool) -> None:
+    """Bring values of a file, if it lies elsewhere; the arguments are those of `Supply.bring`.
+
+    Raises:
+        FastRecordError: the store does not answer, or has another file.
+    """
+    supply, has_place = supply_of(reader)
+    if supply is None:
+        return
+    if not has_place:
+        set_place(reader, supply.open())
+    supply.bring(fields, records, whole)
 
 
 _Wanted = tuple[CachedFile, Sequence[str] | None, NDArray[np.int64] | None, bool]

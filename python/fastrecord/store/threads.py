@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+
+from fastrecord.ending import close_at_exit, join_at_exit
 
 _T = TypeVar("_T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
@@ -27,17 +30,24 @@ class Threads:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = self._busy = 0
+        self._closed = False
+        close_at_exit(self)
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> Future[_T]:
         """Call a function on one of the threads."""
         future: Future[_T] = Future()
         with self._lock:
+            if self._closed:
+                future.cancel()
+                return future
             self._busy += 1
             start = self._busy > self._started and self._started < self._count
             self._started += start
         self._queue.put((future, function, arguments))
         if start:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            join_at_exit(thread)
+            thread.start()
         return future
 
     def end(self) -> None:
@@ -45,6 +55,16 @@ class Threads:
         with self._lock:
             for _ in range(self._started):
                 self._queue.put(None)
+
+    def close(self) -> None:
+        """Cancel the calls that have not begun, and end the threads after the others."""
+        with self._lock:
+            self._closed = True
+        with contextlib.suppress(Empty):
+            while True:
+                if (work := self._queue.get_nowait()) is not None:
+                    work[0].cancel()
+        self.end()
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

@@ -93,8 +93,8 @@ mod _core {
     use crate::read::batch::{Batch, Payloads};
     #[pymodule_export]
     use crate::read::parts::{
-        allocate, bring, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts,
-        punch_hole,
+        allocate, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts, punch_hole,
+        set_place, supply_of,
     };
     #[pymodule_export]
     use crate::read::ragged::Arrays;

@@ -107,23 +107,31 @@ pub(crate) fn damaged_payloads<'py>(
     Ok(int64_array(py, damaged))
 }
 
-/// Have values of records brought to where the core reads them, if their file lies elsewhere.
+/// Return what brings parts of a file to this machine; None if it lies here.
+///
+/// Whoever brings parts on a thread of its own calls it from Python (`fastrecord.store.supply.bring`):
+/// when the interpreter ends, it ends threads that run Python, and if functions of the core are below
+/// that on their stack, the process aborts.
 ///
 /// Args:
 ///     reader: The file.
-///     fields: Their names.
-///     records: Record numbers.
-///     whole: Whether all records are needed in the end: then what lies beside them comes too.
+///
+/// Returns:
+///     It, and whether `set_place` was called.
 #[pyfunction]
-pub(crate) fn bring(
-    py: Python<'_>,
-    reader: &Bound<'_, Reader>,
-    fields: Vec<String>,
-    records: Py<PyAny>,
-    whole: bool,
-) -> PyResult<()> {
-    match reader.get().shard()? {
-        Some(shard) => shard.bring(py, fields, records, whole),
-        None => Ok(()),
+pub(crate) fn supply_of(py: Python<'_>, reader: &Bound<'_, Reader>) -> PyResult<(Option<Py<PyAny>>, bool)> {
+    Ok(reader.get().shard()?.map_or((None, false), |shard| shard.supply(py)))
+}
+
+/// Say where a file's parts are brought to.
+///
+/// Args:
+///     reader: The file.
+///     place: The path.
+#[pyfunction]
+pub(crate) fn set_place(reader: &Bound<'_, Reader>, place: PathBuf) -> PyResult<()> {
+    if let Some(shard) = reader.get().shard()? {
+        shard.set_place(place);
     }
+    Ok(())
 }

@@ -62,9 +62,7 @@ impl Unopened {
     fn bring_head(&self, py: Python<'_>) -> PyResult<()> {
         let Some(supply) = &self.supply else { return Ok(()) };
         if self.shard.place.get().is_none() {
-            let place: PathBuf = supply.call_method0(py, "open")?.extract(py)?;
-            // Another thread may have set the same place.
-            let _ = self.shard.place.set(place);
+            self.set_place(supply.call_method0(py, "open")?.extract(py)?);
         }
         Ok(())
     }
@@ -86,11 +84,15 @@ impl Unopened {
         supply.call_method1(py, "need", (fields.map(<[_]>::to_vec), records, payloads)).map(Some)
     }
 
-    /// Has values brought; `whole`: all records are needed in the end.
-    pub(crate) fn bring(&self, py: Python<'_>, fields: Vec<String>, records: Py<PyAny>, whole: bool) -> PyResult<()> {
-        let Some(supply) = &self.supply else { return Ok(()) };
-        self.bring_head(py)?;
-        supply.call_method1(py, "bring", (fields, records, whole)).map(drop)
+    /// Returns what brings the file's parts, and whether it is known where to.
+    pub(crate) fn supply(&self, py: Python<'_>) -> (Option<Py<PyAny>>, bool) {
+        (self.supply.as_ref().map(|supply| supply.clone_ref(py)), self.shard.place.get().is_some())
+    }
+
+    /// Notes where the file's parts are brought to.
+    pub(crate) fn set_place(&self, place: PathBuf) {
+        // Another thread may have set the same place.
+        let _ = self.shard.place.set(place);
     }
 
     /// Whether the file lies elsewhere.
