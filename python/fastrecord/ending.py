@@ -39,7 +39,8 @@ os.register_at_fork(after_in_child=_threads.clear)
 @atexit.register
 def _close_all() -> None:
     for closable in list(_open):
-        with contextlib.suppress(ValueError):  # another thread runs the generator
+        # Such as a generator that another thread runs; nobody is left to handle an error.
+        with contextlib.suppress(Exception):
             closable.close()
     end = time.monotonic() + _PATIENCE
     for thread in list(_threads):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fastrecord as fr
+from fastrecord.store import requests
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
 from tests.support.machines.stores import Fault, Request, Server, serving
 
@@ -36,6 +38,24 @@ def test_a_store_that_always_fails_is_an_error_that_names_the_url(server: Server
         dataset[0]
     server.reset()
     assert dataset[0]["data"] == stored.payload(0)
+
+
+def test_a_store_that_hangs_is_given_up_after_the_time_for_retries(
+    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_RETRY_SECONDS", 0.1)
+    options = {
+        **server.options,
+        "client_options": {"timeout": timedelta(seconds=0.2)},
+        "retry_config": {"max_retries": 0},
+    }
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=options)
+    server.requests.clear()
+    server.latency = 1.0
+    with pytest.raises(fr.FastRecordError, match=r"the store does not answer.*FR211"):
+        dataset[0]
+    # Two requests open a shard side by side; neither is made again.
+    assert len(server.requests) <= 2
 
 
 def test_what_does_not_exist_or_is_refused_is_named(server: Server, stored: Data) -> None:

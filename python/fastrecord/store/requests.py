@@ -33,8 +33,8 @@ PARALLEL = 16
 # Bytes of one request, at most. Large enough that latency costs little, small enough that many run
 # side by side.
 PART = 8 << 20
-# Attempts at a request whose answer was cut short or wrong; those that fail otherwise are retried by
-# obstore, for `_RETRY_SECONDS`.
+# Attempts at a request whose answer was cut short or wrong, unless the first ones took `_RETRY_SECONDS`;
+# those that fail otherwise are retried by obstore, for as long.
 _ATTEMPTS = 5
 _RETRY_SECONDS = 180
 _TIMEOUT = timedelta(seconds=60)
@@ -329,6 +329,7 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
     """Make a request, again if its answer is cut short; translate its errors."""
     errors = _obstore().exceptions
     where = store.where(name)
+    end = time.monotonic() + _RETRY_SECONDS
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return ask()
@@ -350,7 +351,7 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
                     "and AWS_SECRET_ACCESS_KEY, or what the store calls them, or for a public bucket "
                     f"AWS_SKIP_SIGNATURE=true: {_first_line(err)}"
                 ) from None
-            if attempt == _ATTEMPTS:
+            if attempt == _ATTEMPTS or time.monotonic() > end:
                 raise Code.STORE.error(f"{where}: the store does not answer: {_first_line(err)}") from None
             # Exponential back-off with full jitter, so that many clients do not return at once.
             time.sleep(random.uniform(0, 0.1 * 2**attempt))
