@@ -219,7 +219,7 @@ def test_ctrl_c_ends_a_wait_for_the_network(tmp_path: Path) -> None:
         "from fastrecord.store.ahead import Ahead\n"
         "from fastrecord.store.plan import Decision\n"
         "class Slow:\n"
-        "    def bring(self, units): print('waiting', flush=True); time.sleep(0.3)\n"
+        "    def bring(self, units): print('waiting', flush=True); time.sleep(1000)\n"
         "    def give_up(self, units): pass\n"
         "    def progress(self): return -1\n"
         "none = np.empty(0, np.int64)\n"

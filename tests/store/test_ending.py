@@ -1,7 +1,9 @@
-"""A process that ends in the middle of an epoch ends at once and cleanly."""
+"""A process ends at once and cleanly: in the middle of an epoch, and by Ctrl-C while it waits for a store."""
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +54,21 @@ def test_threads_that_bring_values_end_before_the_interpreter(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     code, last = {"N": (0, ""), "V": (1, "ValueError: of the script"), "S": (3, "")}[error[0]]
     assert (done.returncode, done.stderr.strip().rpartition("\n")[2]) == (code, last)
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_ctrl_c_ends_a_command_that_waits_for_a_store(command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/train/"
+        with subprocess.Popen([sys.executable, "-m", "fastrecord", command, url], stderr=subprocess.PIPE) as process:
+            try:
+                silent.settimeout(60)
+                connection, _ = silent.accept()
+                with connection:
+                    connection.settimeout(60)
+                    assert connection.recv(1)
+                    process.send_signal(signal.SIGINT)
+                    # Far less than the time limit of a request.
+                    assert process.wait(timeout=30) == 130
+            finally:
+                process.kill()

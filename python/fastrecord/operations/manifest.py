@@ -6,7 +6,6 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -20,6 +19,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
+from fastrecord.store.threads import Threads
 
 _PAGE = 4096
 _Show = Callable[[int, int], object]
@@ -464,14 +464,15 @@ def open_in_order(
     open_one: Callable[[str], FoundShard | Exception], names: Sequence[str], threads: int, progress: _Show | None
 ) -> Iterator[FoundShard | Exception]:
     """Open shards on threads, none of them for longer than it takes; yield in order."""
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for done, result in enumerate(pool.map(open_one, names), 1):
-                yield result
-                if progress is not None:
-                    progress(done, len(names))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    pool = Threads(threads, "fastrecord-open")
+    futures = [pool.submit(open_one, name) for name in names]
+    try:
+        for done, future in enumerate(futures, 1):
+            yield future.result()
+            if progress is not None:
+                progress(done, len(names))
+    finally:
+        pool.close()
 
 
 def _open_all(folder: str, names: Sequence[str], progress: _Show | None) -> Iterator[FoundShard | Exception]:

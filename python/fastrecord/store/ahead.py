@@ -6,6 +6,7 @@ Knows neither stores nor caches: a `Place` brings and gives up.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -14,10 +15,13 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrecord.ending import join_at_exit
 from fastrecord.store.plan import Decision
 
 # Seconds between two looks at the progress of the ranks, which may be other processes.
 _PAUSE = 0.005
+# Seconds to wait for threads that are bringing something when it is closed.
+_PATIENCE = 1.0
 
 
 class Place(Protocol):
@@ -79,6 +83,7 @@ class Ahead:
     def start(self) -> Self:
         """Start the threads."""
         for thread in self._threads:
+            join_at_exit(thread)
             thread.start()
         return self
 
@@ -112,13 +117,17 @@ class Ahead:
             self._raise()
 
     def close(self) -> None:
-        """End the threads, after what they are bringing at the moment."""
+        """End the threads, after what they are bringing at the moment.
+
+        Those that wait for a store which does not answer end later: Ctrl-C would wait for it too.
+        """
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        end = time.monotonic() + _PATIENCE
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+                thread.join(max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self.start()

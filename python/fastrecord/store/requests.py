@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -198,12 +199,15 @@ _process: int | None = None
 
 
 def _where_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function here, or in the helper process of a forked child."""
-    if not is_forked():
-        return function(*arguments)
-    from fastrecord.store.helper import helper
+    """Call a function where Ctrl-C can end the wait, or in the helper process of a forked child."""
+    if is_forked():
+        from fastrecord.store.helper import helper
 
-    return helper().call(function, *arguments)  # type: ignore[no-any-return]
+        return helper().call(function, *arguments)  # type: ignore[no-any-return]
+    if threading.current_thread() is threading.main_thread():
+        # obstore looks for no signals.
+        return _beside_main(os.getpid()).submit(function, *arguments).result()
+    return function(*arguments)
 
 
 def is_forked() -> bool:
@@ -254,6 +258,12 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 def _threads(process: int) -> Threads:
     del process  # a forked child has threads of its own
     return Threads(PARALLEL, "fastrecord-store")
+
+
+@cache
+def _beside_main(process: int) -> Threads:
+    del process
+    return Threads(1, "fastrecord-store")
 
 
 def at_once(*calls: Callable[[], _T]) -> list[_T]:
