@@ -35,7 +35,7 @@ def planned(experiment: Experiment) -> Iterator[str]:
             ]
         )
     yield (
-        f"[The planner](plan.md), with the rate of one rank and its one free number fitted on one node ({fitted:.3f}). "
+        f"`fastrecord plan`, with the rate of one rank and its one free number fitted on one node ({fitted:.3f}). "
         f"Ranks beyond the {experiment.facts.cores} CPUs are left out."
     )
     yield ""

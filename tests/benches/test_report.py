@@ -10,7 +10,7 @@ import pytest
 
 from benches.harness import Row, read
 from benches.harness.process import ROOT
-from benches.report.__main__ import PAGE, RESULTS, main
+from benches.report.__main__ import PICTURES, RESULTS, TABLES, committed, main
 from benches.report.cases import group, load, setting_words
 from benches.report.documents import BEGIN, END, documents, put
 from benches.report.page import page
@@ -226,9 +226,8 @@ def test_committed_results_have_no_names_of_machines_or_folders() -> None:
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="no results are committed yet")
 def test_the_pages_are_those_of_the_committed_results() -> None:
-    experiments = load(RESULTS)
-    text = page(experiments, Pictures(None, "img/benchmarks"))
-    for path, expected in {PAGE: text, **documents(ROOT, experiments)}.items():
+    pages = committed(load(RESULTS), None)
+    for path, expected in pages.items():
         assert path.read_text(encoding="utf-8") == expected, "run python -m benches.report"
-    drawn = {PAGE.parent / name for name in re.findall(r"\]\((img/benchmarks/[^)]+)\)", text)}
-    assert drawn == set((PAGE.parent / "img" / "benchmarks").glob("*")), "run python -m benches.report"
+    drawn = {(TABLES.parent / name).resolve() for name in re.findall(r"\]\(([^)]+\.svg)\)", pages[TABLES])}
+    assert drawn == set(PICTURES.glob("*")), "run python -m benches.report"
