@@ -125,7 +125,7 @@ def export_records(
             check_same_fields(readers[0], reader)
         schema = _schema(readers[0], kind, drop)
         metadata = _metadata(readers)
-        _check_destination(os.fspath(destination), [reader.path for reader in readers], kind, overwrite=overwrite)
+        _check_destination(os.fspath(destination), [reader.path for reader in readers], kind)
         with Staging(destination, overwrite=overwrite) as staging:
             try:
                 with _Files(kind, staging, schema, metadata, values, shard_size) as target:
@@ -212,13 +212,13 @@ def _metadata(readers: Sequence[Reader]) -> dict[str, Any]:
     return metadata if classes is None else metadata | {"classes": classes}
 
 
-def _check_destination(path: str, sources: Sequence[str], kind: Format, *, overwrite: bool) -> None:
+def _check_destination(path: str, sources: Sequence[str], kind: Format) -> None:
     """Refuse to replace what is read, and folders that hold something else than an export."""
     target = os.path.realpath(path)
     for source in map(os.path.realpath, sources):
         if source == target or source.startswith(target + os.sep):
             raise Code.OUTPUT_IS_INPUT.error(f"{path}: is or holds {source}, which is to be read: choose another place")
-    if not overwrite or not os.path.isdir(target):
+    if not os.path.isdir(target):
         return
     found = Found.at(target)
     stem, ending = _shard_name(target, kind)
@@ -226,8 +226,8 @@ def _check_destination(path: str, sources: Sequence[str], kind: Format, *, overw
     other = next((name for name in found.names if not shard.fullmatch(name)), None)
     if other is not None and kind.recognise(found) is None:
         raise FileExistsError(
-            f"{path}: is a folder with other things than an export to {kind.title} ({other!r}), and is not replaced: "
-            "remove it, or choose another place"
+            f"{path}: exists already, a folder whose {other!r} may be another thing than an export to {kind.title}: "
+            "remove the folder, or choose another place"
         )
 
 
