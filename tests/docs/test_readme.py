@@ -51,7 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             images.mkdir(parents=True)
             for number in range(count):
                 Image.fromarray(noise.integers(0, 256, (40, 48, 3), np.uint8)).save(images / f"{number}.jpg")
-    Image.fromarray(noise.integers(0, 256, (40, 48, 3), np.uint8)).save(root / "cat.jpg")
     return root
 
 
@@ -63,7 +62,7 @@ def test_quickstart_of_the_readme_runs_as_it_stands(
 ) -> None:
     monkeypatch.chdir(folder)
     blocks = quickstart_blocks()
-    assert [kind for kind, _ in blocks] == ["sh", "python", "python", "sh", "python"]
+    assert [kind for kind, _ in blocks] == ["sh", "python", "sh"]
     outputs = []
     for kind, text in blocks:
         if kind == "python":
@@ -78,10 +77,7 @@ def test_quickstart_of_the_readme_runs_as_it_stands(
         labels = ",".join(labels for number, _, labels in batches if number == epoch)
         assert sorted(map(int, labels.split(","))) == [0] * 8 + [1] * 8
     assert "images/s" in outputs[1].splitlines()[-1]
-    sizes = re.findall(r"^\((\d+), 3, 224, 224\) \[[01, ]+\]$", outputs[2], re.MULTILINE)
-    assert sizes == ["4"] * 4
     assert (folder / "run" / "metrics.jsonl").stat().st_size > 0
-    assert (folder / "cats.frec").is_file()
 
 
 @pytest.mark.slow
