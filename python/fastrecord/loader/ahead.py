@@ -15,7 +15,7 @@ from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile
-from fastrecord.store.supply import bring, hold_all
+from fastrecord.store.supply import bring, hold_all, is_whole
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.
@@ -146,13 +146,14 @@ class Ahead:
 
     def _look(self, shards: Iterable[int], holds: Sequence[Hold], *, look: bool = True) -> None:
         """Note of which shards all is here; `look`: look at their copies too."""
-        caches, generations, fields = self._caches(), [hold.generation for hold in holds], tuple(self._fields)
+        caches, generations = self._caches(), [hold.generation for hold in holds]
         if generations != self._generations:
             self._forget()
             self._generations = generations
         for shard in shards:
             supply = self._shards.supply(shard)
-            if supply is None or supply.is_whole(fields, generations[caches.index(supply.source.cache)], look=look):
+            generation = 0 if supply is None else generations[caches.index(supply.source.cache)]
+            if is_whole(self._shards.readers[shard], self._fields, generation, look=look):
                 self._whole.add(shard)
         count = len(self._shards.ends)
         if self._sizes is None and len(self._whole) == count <= _MOST_SHARDS and len(self._shards) <= _MOST_ROWS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,12 +215,38 @@ def bring(reader: Reader, fields: Sequence[str], records: NDArray[np.int64], who
     Raises:
         FastRecordError: the store does not answer, or has another file.
     """
+    supply = _placed(reader)
+    if supply is not None:
+        supply.bring(fields, records, whole)
+
+
+def is_whole(reader: Reader, fields: Sequence[str], generation: int, *, look: bool = True) -> bool:
+    """Return whether all parts of fields of a file are known to be here; then the core can open it, too.
+
+    Args:
+        reader: The file. One that does not lie elsewhere is whole.
+        fields: As in `Supply.is_whole`.
+        generation: As there.
+        look: As there.
+    """
+    supply, _ = supply_of(reader)
+    if supply is None:
+        return True
+    if not supply.is_whole(tuple(fields), generation, look=look):
+        return False
+    # The supply of another data set may have brought it: this reader does not know yet where to.
+    _placed(reader)
+    return True
+
+
+def _placed(reader: Reader) -> Supply | None:
+    """Return the supply of a file that lies elsewhere, once the core knows where its parts are brought to."""
     supply, has_place = supply_of(reader)
     if supply is None:
-        return
+        return None
     if not has_place:
         set_place(reader, supply.open())
-    supply.bring(fields, records, whole)
+    return cast("Supply", supply)
 
 
 _Wanted = tuple[CachedFile, Sequence[str] | None, NDArray[np.int64] | None, bool]
