@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrecord._core import FastRecordError, image_size
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Bad,
@@ -53,6 +53,7 @@ from fastrecord.interchange import (
     gather,
     infer_fields,
     library,
+    most_images,
 )
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
@@ -393,7 +394,6 @@ class _Layout:
         self.name = name
         self._split = _SPLIT[name]
         self._key_type = "string"
-        self._expected: tuple[str, ...] = ()
 
     def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:
         """Return the fields of a file with these first records."""
@@ -419,7 +419,6 @@ class _Layout:
                 raise Code.MIXED_FIELDS.error(
                     f"{path}: {len(values)} of the first {len(keys)} records have a field {name!r}, the others do not"
                 )
-        self._expected = tuple(columns)
         origins = {name: "keys" if name == KEY else _ORIGINS[self.name] for name in columns}
         fields = infer_fields(columns, origins, {KEY: "key"}, path)
         images = [each for each in fields if each.type.name == "image"]
@@ -526,7 +525,7 @@ class _Own(_Layout):
 
 def _recognise(values: Sequence[memoryview], path: str) -> str:
     """Return the layout that values have."""
-    if values and all(image_size(value) is not None for value in values):
+    if most_images(values):
         return "image"
     first = values[0] if values else memoryview(b"")
     pickled = len(first) > 2 and first[0] == 0x80 and 2 <= first[1] <= 5 and first[-1] == ord(".")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, image_size
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Bad,
@@ -34,6 +34,7 @@ from fastrecord.interchange import (
     Source,
     SourceField,
     gather,
+    most_images,
 )
 from fastrecord.interchange.files.blocks import Blocks, DamageError
 from fastrecord.interchange.files.contents import as_floats
@@ -61,8 +62,9 @@ class RecordIOFormat(Format):
     suffixes = (".rec",)
     settings: Mapping[str, Setting] = {
         "labels": Setting(
-            "How labels are read: `int` or `float`; by default `int` if the first ones are whole numbers",
-            ("int", "float"),
+            "How labels are read: `int`, `float`, or `array` of any number of floats; by default `array` unless most "
+            "of the first ones are single numbers, and `int` if these are whole",
+            ("int", "float", "array"),
         ),
     }
 
@@ -130,12 +132,13 @@ class RecordIOSource(ShardedSource):
             raise Code.SOURCE.error(f"{paths[0]}: record 0: no record has the header of `mx.recordio.pack`")
         labels = [label for label, _, _, _ in first]
         kind, self._whole = FieldType("float32"), False
-        if any(isinstance(label, np.ndarray) for label in labels):
+        wanted, single = settings.get("labels"), [label for label in labels if not isinstance(label, np.ndarray)]
+        if wanted == "array" or 2 * len(single) <= len(labels):
             lengths = {np.size(label) for label in labels}
-            kind = array("float32", (lengths.pop() if len(lengths) == 1 else None,))
-        elif settings.get("labels", "int") == "int" and ("labels" in settings or all(map(float.is_integer, labels))):
+            kind = array("float32", (lengths.pop() if len(lengths) == 1 and wanted is None else None,))
+        elif wanted == "int" or (wanted is None and all(map(float.is_integer, single))):
             kind, self._whole = FieldType("int64"), True
-        images = all(image_size(data) is not None for _, _, _, data in first)
+        images = most_images([data for _, _, _, data in first])
         self._type = kind
         self.fields = [
             SourceField("image" if images else "data", FieldType("image" if images else "bytes"), "data of records"),
@@ -178,7 +181,10 @@ class RecordIOSource(ShardedSource):
         several = isinstance(label, np.ndarray)
         if self._type.shape == ():
             if several:
-                return f"its label has {len(label)} numbers, where the first records have one"
+                return (
+                    f"its label has {len(label)} numbers, where most of the first records have one: "
+                    "`--set labels=array` takes any number"
+                )
             if self._whole and not label.is_integer():
                 return f"its label is {label}, where the first ones are whole numbers: `--set labels=float`"
         elif self._type.shape != (None,) and self._type.shape != (np.size(label),):

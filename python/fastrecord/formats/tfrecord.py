@@ -18,7 +18,9 @@ import math
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -26,7 +28,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, crc32c, example_names, find_tfrecords, image_size, read_examples
+from fastrecord._core import FastRecordError, crc32c, example_names, find_tfrecords, read_examples
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Card,
@@ -39,6 +41,8 @@ from fastrecord.interchange import (
     ShardedSource,
     Source,
     SourceField,
+    most,
+    most_images,
 )
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.blocks import Blocks, DamageError
@@ -327,22 +331,24 @@ def _infer(samples: Sequence[Any], names: list[str], lists: set[str], as_bytes: 
     """Return features by the values of the first records."""
     features = {}
     for name in names:
-        kinds, counts, texts = set[int](), set[int](), list[memoryview]()
+        kinds, counts, texts = Counter[int](), Counter[int](), list[memoryview]()
         for data, starts, ends in samples:
             ((found, numbers, (first, last), _, _),), damaged = read_examples(data, starts, ends, [name])
             whole = np.delete(np.arange(len(found)), damaged)
-            kinds |= set(found[whole].tolist())
-            counts |= set(numbers[whole].tolist())
+            kinds.update(found[whole].tolist())
+            counts.update(numbers[whole].tolist())
             texts += [data[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-        kinds.discard(0)
+        del kinds[0]
         if not kinds:
             continue
-        # Of several kinds the first one counts: records of others are bad.
-        kind = min(kinds)
+        # Of several kinds the most common one counts: records of others are bad.
+        kind = kinds.most_common(1)[0][0]
         item = FieldType(
             {_FLOATS: "float32", _INTS: "int64"}.get(kind, "bytes" if name in as_bytes else _text_type(texts))
         )
-        count = counts.pop() if len(counts) == 1 and name not in lists else None
+        # A few labels of several numbers are bad records; other lists may have any length.
+        single = name in _LABELS and 2 * counts[1] > counts.total()
+        count = None if name in lists or (len(counts) > 1 and not single) else counts.most_common(1)[0][0]
         if count == 1:
             features[name] = _Feature(name, item, kind, False, 1)
         elif count and kind != _BYTES:
@@ -353,14 +359,16 @@ def _infer(samples: Sequence[Any], names: list[str], lists: set[str], as_bytes: 
 
 
 def _text_type(values: Sequence[memoryview]) -> str:
-    """Return what byte strings are: images if all are, strings if all are UTF-8, else bytes."""
-    if values and all(image_size(value) is not None for value in values):
+    """Return what most byte strings are: images, else strings if UTF-8, else bytes."""
+    if most_images(values):
         return "image"
-    try:
-        texts = [str(value, "utf-8") for value in values]
-    except UnicodeDecodeError:
-        return "bytes"
-    return "bytes" if any("\0" in text for text in texts) else "string"
+    return "string" if most(_is_text(value) for value in values) else "bytes"
+
+
+def _is_text(value: memoryview) -> bool:
+    with suppress(UnicodeDecodeError):
+        return "\0" not in str(value, "utf-8")
+    return False
 
 
 def _renames(features: Mapping[str, _Feature]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from fastrecord.errors import Code
-from fastrecord.interchange import Format, Found, Setting, Source, common_type, library
+from fastrecord.interchange import Format, Found, Setting, Source, library, usual_type
 from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard
 from fastrecord.interchange.paths import expand
 from fastrecord.schema import FieldType, array
@@ -119,7 +119,7 @@ def _open_saved(path: str) -> Shard:
             rest[name] = value
     counts = {column.count for column in columns.values()}
     for name, value in rest.items():
-        kind = common_type(value) if isinstance(value, (list, tuple)) and {len(value)} == counts and value else None
+        kind = usual_type(value) if isinstance(value, (list, tuple)) and {len(value)} == counts and value else None
         if kind is not None:
             columns[name] = Column(kind, f"list {name}", len(value), 64, partial(_items, value))
     metadata = {name: value for name, value in rest.items() if name not in columns and _is_small(value)}

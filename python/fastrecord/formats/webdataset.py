@@ -20,6 +20,8 @@ import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -41,6 +43,7 @@ from fastrecord.interchange import (
     SourceField,
     common_type,
     gather,
+    usual_type,
 )
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.blocks import DamageError
@@ -64,6 +67,7 @@ _CARD_NAME = f"{CARD}/card.json"
 _META = re.compile(r"__[^/]*__(/|$)")
 _TEXTS = ("txt", "text", "transcript")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _KEY, _LABEL = "__key__", "label"
 _PADDING = bytes(BLOCK)
 _WAY_OUT = "copy or download this archive again, then continue with `--resume`"
@@ -166,6 +170,13 @@ class TarSource(ShardedSource):
             self.firsts = [0]
             self.folders = settings.get("layout", "folders" if in_folders else "webdataset") == "folders"
             self._describe(first)
+
+    def read_as(self, name: str, kind: FieldType) -> bool:
+        """Take numbers as the texts that they are in the archive."""
+        text = kind.name == "string" and self._card is None and name.rpartition(".")[2] in _NUMBERS
+        if text:
+            self.fields = [replace(field, type=kind) if field.name == name else field for field in self.fields]
+        return text
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield samples; headers before `start` are read, payloads are not."""
@@ -420,10 +431,10 @@ def _type_of(extension: str, values: Sequence[Any], where: str) -> FieldType:
     if last in ("json", "jsn"):
         return FieldType("json")
     if last in _NUMBERS:
-        parsed = _parsed(int, values) or _parsed(float, values)
-        return (common_type(parsed) if parsed else None) or FieldType("string")
-    arrays = _parsed(npy_array, values) if last == "npy" else None
-    kind = common_type(arrays or values)
+        numbers = _parsed(_number, values)
+        return (common_type(numbers) if 2 * len(numbers) > len(values) else None) or FieldType("string")
+    arrays = _parsed(npy_array, values) if last == "npy" else []
+    kind = usual_type(arrays if 2 * len(arrays) > len(values) else values)
     if kind is None:
         kinds = sorted({f"{array.dtype} of {array.ndim} dimensions" for array in arrays or ()})
         raise Code.MIXED_FIELDS.error(
@@ -433,12 +444,21 @@ def _type_of(extension: str, values: Sequence[Any], where: str) -> FieldType:
     return kind
 
 
-def _parsed(parse: Callable[[Any], Any], values: Sequence[Any]) -> list[Any] | None:
-    """Return the values parsed, or None if one cannot be."""
-    try:
-        return [parse(bytes(value)) for value in values]
-    except ValueError:
-        return None
+def _parsed(parse: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Return what can be parsed of the values."""
+    found = []
+    for value in values:
+        with suppress(ValueError):
+            found.append(parse(bytes(value)))
+    return found
+
+
+def _number(data: bytes | memoryview) -> int | float:
+    """Return a finite number that is written in decimal digits."""
+    text = bytes(data).strip()
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not a number, as most others are: `--type` with string takes all as text")
+    return int(text) if text.lstrip(b"+-").isdigit() else float(text)
 
 
 def _parse_function(kind: FieldType) -> Callable[[memoryview], Any] | None:
@@ -452,7 +472,7 @@ def _parse_function(kind: FieldType) -> Callable[[memoryview], Any] | None:
     if kind.name.startswith("complex"):
         return lambda data: complex(npy_array(data)[()])
     if "int" in kind.name:
-        return lambda data: int(bytes(data))
+        return _number
     if "float" in kind.name:
         return lambda data: float(bytes(data))
     return lambda data: json.loads(bytes(data))

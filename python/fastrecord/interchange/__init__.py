@@ -7,7 +7,7 @@ name of the format, and the entry is an instance of `Format`.
 from fastrecord.interchange.card import Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import common_type, infer_fields
+from fastrecord.interchange.infer import common_type, infer_fields, most, most_images, usual_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import Bad, Rows, ShardedSource, Source, SourceField, gather
 
@@ -27,4 +27,7 @@ __all__ = [
     "gather",
     "infer_fields",
     "library",
+    "most",
+    "most_images",
+    "usual_type",
 ]

@@ -1,9 +1,13 @@
-"""`infer_fields`: the types of a source that does not declare them, from its first records."""
+"""`infer_fields`: the types of a source that does not declare them, from its first records.
+
+What most of the first values are is the type: a few others are bad records, which are named, and do
+not change the type of all.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +22,40 @@ SAMPLE = 64
 _IMAGE = FieldType("image")
 
 
+def most(answers: Iterable[bool]) -> bool:
+    """Return whether more than half of the answers are true."""
+    found = list(answers)
+    return 2 * sum(found) > len(found)
+
+
+def most_images(values: Sequence[Any]) -> bool:
+    """Return whether more than half of the values, which are bytes, are images."""
+    return most(image_size(value) is not None for value in values)
+
+
+def usual_type(values: Sequence[Any]) -> FieldType | None:
+    """Return `common_type` of all values, else of those of one kind if they are more than half.
+
+    Args:
+        values: At least one value.
+    """
+    kind = common_type(values)
+    if kind is not None:
+        return kind
+    groups: dict[Any, list[Any]] = {}
+    for value in values:
+        name = _kind(value)
+        of_array = (str(value.dtype), value.ndim) if name == "array" else ()
+        groups.setdefault(("number" if name in ("int", "float") else name, *of_array), []).append(value)
+    largest = max(groups.values(), key=len)
+    return common_type(largest) if 2 * len(largest) > len(values) else None
+
+
 def common_type(values: Sequence[Any]) -> FieldType | None:
     """Return the type that fits all values, or None if they are of different kinds.
 
     Numbers of numpy keep their dtype; int -> int64 (uint64 if needed), float and int -> float64,
-    bool, str -> string, bytes-like -> image if all are images, else bytes; arrays of one dtype and
+    bool, str -> string, bytes-like -> image if most are images, else bytes; arrays of one dtype and
     number of dimensions -> array, with None for dimensions that differ; dict -> json; lists -> lists
     of one type, else json.
 
@@ -41,7 +74,7 @@ def common_type(values: Sequence[Any]) -> FieldType | None:
         return FieldType("json") if kinds <= {"list", "json", "none"} else None
     kind = kinds.pop()
     if kind == "bytes":
-        return _IMAGE if all(image_size(value) is not None for value in values) else FieldType("bytes")
+        return _IMAGE if most_images(values) else FieldType("bytes")
     if kind == "array":
         return _array_type([value if _is_bfloat16(value) else np.asarray(value) for value in values])
     if kind == "list":
@@ -61,11 +94,11 @@ def infer_fields(
         where: The source, for errors.
 
     Raises:
-        FastRecordError: the values of a field have no common type.
+        FastRecordError: not even half of a field's values are of one type.
     """
     fields = []
     for name, values in samples.items():
-        kind = common_type(values)
+        kind = usual_type(values)
         if kind is None:
             found = sorted({type(value).__name__ for value in values})
             raise Code.MIXED_FIELDS.error(

@@ -104,6 +104,15 @@ class Source(ABC):
                 records before it have been yielded.
         """
 
+    def read_as(self, name: str, kind: FieldType) -> bool:
+        """Read a field as another type from now on, if more is stored than its own type holds.
+
+        Returns:
+            Whether the source does. By default it does not, and values are converted.
+        """
+        del name, kind
+        return False
+
     def count(self) -> int | None:
         """Return the number of records if it is known without reading all of them."""
         return None

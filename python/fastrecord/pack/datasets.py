@@ -16,7 +16,7 @@ import numpy as np
 
 from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
-from fastrecord.interchange import Rows, Source, SourceField, common_type
+from fastrecord.interchange import Rows, Source, SourceField, usual_type
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
@@ -493,7 +493,7 @@ def _named_values(item: Any, names: Sequence[str]) -> list[Any] | str:
 
 def _field(name: str, values: Sequence[Any], where: str) -> SourceField:
     try:
-        kind = common_type(values)
+        kind = usual_type(values)
     except TypeError as err:
         raise TypeError(f"{where}: field {name!r}: {err}") from err
     if kind is None:

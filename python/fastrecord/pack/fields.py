@@ -121,6 +121,9 @@ def plan_fields(
         raise Code.NO_SUCH_FIELD.error(
             f"{where}: no field to store is called {min(unknown)!r}: there are {', '.join(name for name, _ in names)}"
         )
+    for at, (name, field) in enumerate(names):
+        if name in wanted and source.read_as(field.name, wanted[name]):
+            names[at] = (name, replace(field, type=wanted[name]))
     return [_planned(name, field, wanted.get(name), compression, where) for name, field in names]
 
 

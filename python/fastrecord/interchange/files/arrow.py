@@ -20,10 +20,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import image_size
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.infer import SAMPLE, most_images
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
 from fastrecord.schema import FieldType, array, list_
@@ -364,7 +363,7 @@ class ArrowSource(Source):
                     with suppress(ValueError):
                         value = _values(column, batch.column(name).slice(row, 1))[0]
                         items += value if isinstance(value, list) else [value]
-                if items and all(image_size(item) is not None for item in items):
+                if most_images(items):
                     kind = FieldType("image")
                     column.type = kind if column.type.name == "bytes" else list_(kind)
             return

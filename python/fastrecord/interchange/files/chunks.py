@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fastrecord.errors import Code
 from fastrecord.interchange.files.unpickle import plain
-from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.infer import SAMPLE, usual_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
 from fastrecord.schema import FieldType, array
@@ -403,7 +403,7 @@ class ChunkSource(Source):
         first = Block(block.memory, block.starts[:SAMPLE], block.ends[:SAMPLE])
         for name in names:  # each on its own: what one cannot hold says nothing of the others
             values = list(self._rows(first, 0, [name]).columns[name])
-            kind = common_type(values) if values else FieldType("json")
+            kind = usual_type(values) if values else FieldType("json")
             if kind is None:
                 found = sorted({type(value).__name__ for value in values})
                 raise Code.MIXED_FIELDS.error(
