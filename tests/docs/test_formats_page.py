@@ -13,7 +13,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support.commands import good
+from tests.support.programs import command, execute
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def test_the_commands_of_the_page_run() -> None:
     for line in blocks("sh")[0].splitlines():
         program, *arguments = shlex.split(line)
         assert program == "fastrecord"
-        good(*arguments)
+        command(line, *arguments)
     assert len(fr.Reader("train.frec")) == 12
     assert Path("train.parquet").stat().st_size > 10_000
 
@@ -48,7 +48,7 @@ def test_the_program_of_the_page_runs() -> None:
     arrays = [(np.full((2, 2), number, np.uint8), number) for number in range(5)]
     names: dict[str, Any] = {"torch_dataset": arrays}
     program = blocks("python")[0].replace('torch_dataset, "train.frec"', 'torch_dataset, "arrays.frec"')
-    exec(compile(program, "formats.md", "exec"), names)
+    execute(program, "formats.md", names)
     assert (len(fr.Reader("train.frec")), len(fr.Reader("arrays.frec"))) == (12, 5)
 
 

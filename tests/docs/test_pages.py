@@ -12,6 +12,7 @@ import pytest
 
 import fastrecord as fr
 from tests.conftest import CLASS_COUNTS, write_images
+from tests.support.programs import execute
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,7 +28,7 @@ def run(page: str, heading: str | None = None) -> dict[str, Any]:
     programs = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert programs
     for program in programs:
-        exec(compile(program, page, "exec"), names)
+        execute(program, page, names)
     return names
 
 

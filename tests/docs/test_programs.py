@@ -28,7 +28,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.train.__main__ import main as trainer
-from tests.support.commands import run as run_command
+from tests.support.programs import command as run_command
+from tests.support.programs import execute
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(python|sh)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -92,8 +93,7 @@ def shorter(text: str) -> str:
 def command(line: str) -> None:
     program, *arguments = shlex.split(line, comments=True)
     if program == "fastrecord":
-        done = run_command(*arguments)
-        assert done.exit_code == 0, f"{line}\n{done.output}"
+        run_command(line, *arguments)
         return
     start = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}[program]
     finished = subprocess.run([*start, *arguments], capture_output=True, text=True, timeout=200, check=False)
@@ -101,12 +101,12 @@ def command(line: str) -> None:
 
 
 def run(page: str, programs: Sequence[Block], names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run the programs in order, in one namespace."""
+    """Run the programs in order, each twice, in one namespace."""
     names = {"__name__": "snippet"} if names is None else names
     for kind, _, text in programs:
         short = shorter(text)
         if kind == "python":
-            exec(compile(short, page, "exec"), names)
+            execute(short, page, names)
             continue
         for line in short.replace("\\\n", " ").splitlines():
             if line.strip() and not line.startswith(("#", *INSTALLS)):
@@ -377,5 +377,5 @@ def test_the_programs_of_the_page_on_training_run() -> None:
         'model="resnet50", epochs=90', 'model="squeezenet1_1", epochs=1, image_size=64, batch_size=4'
     )
     names: dict[str, Any] = {"__name__": "snippet"}
-    exec(compile(short, "training.md", "exec"), names)
+    execute(short, "training.md", names)
     assert names["result"].checkpoint.is_file()

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.programs import execute
+
 README = Path(__file__).parents[2] / "README.md"
 TRAINER_MADE_SHORT = ["--max-steps", "1", "--image-size", "32", "--epochs", "1", "--warmup-epochs", "0", "--out", "run"]
 
@@ -66,7 +68,7 @@ def test_quickstart_of_the_readme_runs_as_it_stands(
     outputs = []
     for kind, text in blocks:
         if kind == "python":
-            exec(compile(text, "README.md", "exec"), {"__name__": "__main__"})
+            execute(text, "README.md", {"__name__": "__main__"})
             outputs.append(capsys.readouterr().out)
         else:
             outputs.append("".join(run(argv(line), folder) for line in text.splitlines()))
@@ -99,7 +101,7 @@ def test_the_page_on_pairs_runs_as_it_stands(
         "    print(tuple(lr.shape), tuple(hr.shape), hr.dtype, hr.is_contiguous(memory_format=torch.channels_last))\n"
     )
     program = "import torch\n" + "".join(text + shown for kind, text in blocks if kind == "python")
-    exec(compile(program, "docs/pairs.md", "exec"), {"__name__": "__main__"})
+    execute(program, "docs/pairs.md", {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
     dtypes = ["torch.uint8", "torch.float32", "torch.uint8"]
     assert lines == [f"(8, 3, 24, 24) (8, 3, 96, 96) {dtype} True" for dtype in dtypes for _ in range(2)]

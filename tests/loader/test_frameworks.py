@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from fastrecord.loader.resumable import ResumableLoader
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.sampler.test_sampler import global_batches, permuted, ranks, records
+from tests.support.programs import execute
 
 DOCS = Path(__file__).parents[2] / "docs" / "order.md"
 RECORDS = list(range(50))
@@ -48,7 +49,7 @@ def run_snippet(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def run(heading: str) -> dict[str, Any]:
         names: dict[str, Any] = {"__name__": "snippet"}
-        exec(compile(snippets()[heading], f"{DOCS.name}: {heading}", "exec"), names)
+        execute(snippets()[heading], f"{DOCS.name}: {heading}", names)
         return names
 
     return run

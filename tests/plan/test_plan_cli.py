@@ -13,6 +13,7 @@ import pytest
 
 import fastrecord as fr
 from tests.support.commands import failed, good
+from tests.support.programs import command, execute
 
 ROOT = Path(__file__).parents[2]
 HAL = shlex.split(
@@ -127,7 +128,7 @@ def test_the_programs_of_the_page_run(
     for line in shell.replace("\\\n", " ").replace("--seconds 2", "--seconds 0.4").splitlines():
         program, *arguments = shlex.split(line)
         assert program == "fastrecord"
-        good(*arguments)
+        command(line, *arguments)
     assert Path("plan.png").exists()
-    exec(compile(python, "plan.md", "exec"), {})
+    execute(python, "plan.md", {})
     assert capsys.readouterr().out.startswith("storage ")

@@ -14,6 +14,7 @@ from PIL import Image
 
 import fastrecord as fr
 from tests.conftest import encode
+from tests.support.programs import execute
 
 pytestmark = [
     pytest.mark.usefixtures("address"),
@@ -40,7 +41,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, Any] = {}
     for text in (write, read, pack):
         text = text.replace("/shared", str(tmp_path / "shared")).replace("num_workers=64", "num_workers=2")
-        exec(compile(text.replace('"laion/"', repr(str(tmp_path / "laion"))), str(PAGE), "exec"), names)
+        execute(text.replace('"laion/"', repr(str(tmp_path / "laion"))), str(PAGE), names)
         if text.startswith("import ray"):
             found = fr.FastRecordDataset(tmp_path / "shared/laion", fields=["caption"])
             assert sorted(found[at]["caption"] for at in range(len(found))) == ["caption 6", "caption 7"]
