@@ -86,6 +86,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.operations.rewrite import merge as merge
     from fastrecord.operations.rewrite import shuffle as shuffle
     from fastrecord.operations.rewrite import split as split
+    from fastrecord.operations.select import select as select
     from fastrecord.operations.transfer import copy as copy
     from fastrecord.pack.datasets import pack_dataset as pack_dataset
     from fastrecord.pack.images import pack_folder as pack_folder
@@ -142,6 +143,7 @@ _LAZY = {
     "plan_training": "plan.plan",
     "plot_stats": "diagnose.stats_plot",
     "repair": "operations.repair",
+    "select": "operations.select",
     "set_metadata": "operations.metadata",
     "shuffle": "operations.rewrite",
     "split": "operations.rewrite",

@@ -312,7 +312,12 @@ class Copier:
         progress: Callable[[int], object] | None = None,
     ) -> None: ...
     def copy_rows(
-        self, reader: Reader, rows: NDArray[np.int64], *, progress: Callable[[int], object] | None = None
+        self,
+        reader: Reader,
+        rows: NDArray[np.int64],
+        *,
+        renumber: tuple[str, NDArray[np.int64]] | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> None: ...
     def settle(self) -> None: ...
     def commit(self, metadata: Mapping[str, Any], *, complete: bool = True) -> None: ...

@@ -340,8 +340,8 @@ class Code(StrEnum):
         "shards of another division are in the way",
         "remove them, or choose another name")
     NOTHING_FOUND = ("FR726", FastRecordError,
-        "no record meets the conditions",
-        "correct the class or the condition")
+        "no record meets the conditions, or has a key that is asked for",
+        "correct the class, the condition or the key")
     KEY_TAKEN = ("FR730", FastRecordError,
         "a key is in the file already",
         "give the new files other keys")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ COMMANDS = [
     "merge",
     "split",
     "shuffle",
+    "select",
     "index",
     "manifest",
     "copy",
@@ -180,7 +182,7 @@ def test_the_commands_of_the_documentation_run_in_their_order(
         (tmp_path / "imagenet" / split).symlink_to(image_folder)
     for line in commands:
         # A folder stands for the bucket: tests/store has a server.
-        program, *arguments = line.replace("s3://bucket", f"file://{tmp_path}/bucket").split()
+        program, *arguments = shlex.split(line.replace("s3://bucket", f"file://{tmp_path}/bucket"))
         assert program == "fastrecord"
         programs.command(line, *arguments)
     assert len(list((tmp_path / "some").rglob("*.jpg"))) == 3

@@ -35,6 +35,7 @@ _COMMANDS = {
     "merge": ("rewrite", "Write the records of several files into one."),
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),
+    "select": ("rewrite", "Write some records of a data set: chosen, or without some."),
     "index": ("index", "Add the crop index to the JPEGs of files."),
     "manifest": ("manifest", "Name the files of a folder as the shards of one data set."),
     "copy": ("copy", "Copy a data set to an object store, or from there."),

@@ -1,4 +1,4 @@
-"""The subcommands that make files from files: merge, split, shuffle, compact."""
+"""The subcommands that make files from files: merge, split, shuffle, select, compact."""
 
 from __future__ import annotations
 
@@ -182,6 +182,59 @@ def shuffle(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> 
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = shuffle_file(file, out, progress=show, **options)
+    _print(summary, as_json=as_json)
+
+
+def _read_keys(ctx: click.Context, param: click.Parameter, path: str | None) -> list[str] | None:  # noqa: ARG001
+    if path is None:
+        return None
+    with click.open_file(path, encoding="utf-8", errors="surrogateescape") as file:
+        return [line for line in file.read().split("\n") if line]
+
+
+@click.command()
+@click.argument("file", type=path_type)
+@output()
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only records that meet this, such as 'label == \"cat\" and image.width > 500': comparisons (==, !=, <, <=, "
+    ">, >=, in, not in) of fields with numbers, texts and names of classes, joined by and, or, not.",
+)
+@click.option(
+    "--keys",
+    callback=_read_keys,
+    type=path_type,
+    metavar="LIST",
+    help="Only records whose key is in this file, one on a line; - is stdin.",
+)
+@click.option(
+    "--drop-keys",
+    callback=_read_keys,
+    type=path_type,
+    metavar="LIST",
+    help="Only records whose key is not in this file.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write N files, each a run of the records, as `split --shards` does. Default: one file.",
+)
+@_shared
+def select(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write some records of FILE into OUT, in their order, as they are stored. FILE does not change.
+
+    FILE may also be a data set: a folder of files, or its dataset.json. A key of a list that no record has is an
+    error. To delete records, write the others and replace FILE by OUT.
+
+    OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
+    file.
+    """
+    from fastrecord.operations.select import select as select_records
+
+    with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
+        summary = select_records(file, out, progress=show, **options)
     _print(summary, as_json=as_json)
 
 

@@ -19,11 +19,9 @@ from fastrecord.dataset.samples import SampleReader
 from fastrecord.dataset.selection import MISSING, Selection, check_selection
 from fastrecord.dataset.shards import Paths, Shards, normalized, normalized_one
 from fastrecord.dataset.values import read_values
-from fastrecord.errors import Code
 from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
-from fastrecord.schema.shard_sets import check_together
 from fastrecord.store.plan import CachePlan
 
 if TYPE_CHECKING:
@@ -147,15 +145,8 @@ class FastRecordDataset(Dataset[Any]):
         readers = shards.readers
         self.paths = shards.paths
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
-        # Who wrote a manifest has checked the shards that it names.
-        for reader in shards.opened:
-            if not (reader.complete or allow_incomplete):
-                raise Code.INCOMPLETE.error(
-                    f"{reader.path}: incomplete: its packing stopped after {len(reader)} records; finish it with "
-                    "`fastrecord pack --resume`, or pass allow_incomplete=True"
-                )
         if not allow_incomplete:
-            check_together(shards.opened)
+            shards.refuse_incomplete()
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
         selected = None if fields is None else check_selection(fields)

@@ -18,10 +18,10 @@ from fastrecord._core import Reader
 from fastrecord.checks import WORD, integer
 from fastrecord.dataset.columns import Columns, Condition
 from fastrecord.dataset.labels import Labels
-from fastrecord.dataset.rows import Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
+from fastrecord.dataset.rows import All, Filtered, Numbers, Permuted, Rows, Strata, Stratum, joined, span
 from fastrecord.dataset.shards import Shards, normalized, normalized_one
 from fastrecord.dataset.split import part_sizes
-from fastrecord.schema.roles import check_fields
+from fastrecord.schema.roles import check_fields, find_label, holds_labels
 
 MISSING = object()
 
@@ -64,6 +64,17 @@ class Selection:
         """
         check_fields(shards.distinct, image_field, label_field, fields or extra_fields)
         return cls(shards, rows, Labels(shards, label_field, classes), fields, image_field, extra_fields)
+
+    @classmethod
+    def whole(cls, shards: Shards) -> Selection:
+        """Return all records, with the field `label` as labels if it can hold them."""
+        first = shards.readers[0]
+        label = find_label(first)
+        if label is not None and not (
+            holds_labels(first.schema[label]) and all(label in reader.schema for reader in shards.distinct)
+        ):
+            label = None
+        return cls.of(shards, All(len(shards)), None, None, label, (), None)
 
     def __len__(self) -> int:
         return len(self.rows)

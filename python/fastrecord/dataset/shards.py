@@ -21,6 +21,7 @@ from fastrecord.errors import Code
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
+from fastrecord.schema.shard_sets import check_together
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:  # what needs no store does without it
@@ -447,6 +448,24 @@ class Shards:
         if self._members:
             return tuple(reader for member in self._members for reader in member.opened)
         return tuple(self.readers) if self._named is None else ()
+
+    def refuse_incomplete(self, option: str = "allow_incomplete=True") -> None:
+        """Refuse files that lack records, or hold some twice.
+
+        Args:
+            option: The option that accepts them, for error messages.
+
+        Raises:
+            FastRecordError: the packing of a file is not finished; or as `check_together`.
+        """
+        # Who wrote a manifest has checked the shards that it names.
+        for reader in self.opened:
+            if not reader.complete:
+                raise Code.INCOMPLETE.error(
+                    f"{reader.path}: incomplete: its packing stopped after {len(reader)} records: "
+                    f"`fastrecord pack --resume` finishes it; {option} accepts it"
+                )
+        check_together(self.opened, option=option)
 
     def class_lists(self) -> list[list[str] | None]:
         """Return each file's class names, position = label, or None if it has none.

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, default_threads, permute
 from fastrecord.checks import WORD, integer
-from fastrecord.dataset.rows import All
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.dataset.where import find_matching
@@ -27,7 +26,7 @@ from fastrecord.errors import Code, system_text
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
 from fastrecord.schema import FieldType
-from fastrecord.schema.roles import KEY, find_label, holds_labels, lies_in_index, plain
+from fastrecord.schema.roles import KEY, lies_in_index, plain
 from fastrecord.terminal import bytes_text
 
 MOST_RECORDS = 2000
@@ -121,12 +120,8 @@ def browse(
 
 def _select(shards: Shards, class_name: str | None, where: str | None) -> Selection:
     first = shards.readers[0]
-    label = find_label(first)
-    if label is not None and not (
-        holds_labels(first.schema[label]) and all(label in r.schema for r in shards.distinct)
-    ):
-        label = None
-    whole = selection = Selection.of(shards, All(len(shards)), None, None, label, (), None)
+    whole = selection = Selection.whole(shards)
+    label = whole.label_field
     if class_name is not None:
         if label is None:
             raise Code.NO_LABELS.error(f"{first.path}: a class is asked for, but no field 'label' holds classes")

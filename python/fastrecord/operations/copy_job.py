@@ -1,4 +1,4 @@
-"""`Job`: the sources and new files of merge, split, shuffle and compact, and their summary.
+"""`Job`: the sources and new files of merge, split, shuffle, select and compact, and their summary.
 
 Either all new files are finished, or none is left.
 """
@@ -16,6 +16,7 @@ from fastrecord.errors import Code
 from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.operations.places import refuse_irregular, refuse_url
 from fastrecord.schema.shard_sets import made_of
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ ROWS = 1 << 16
 
 @dataclass(slots=True)
 class CopySummary:
-    """Result of a merge, split, shuffle or compact.
+    """Result of a merge, split, shuffle, select or compact.
 
     Attributes:
         paths: The files written, in order.
@@ -77,7 +78,9 @@ class Job:
     ) -> None:
         self.paths, self.verify, self.progress = list(paths), verify, progress
         self.overwrite = overwrite or in_place
-        self.source_bytes = sum(os.path.getsize(reader.path) for reader in readers)
+        self.source_bytes = sum(
+            reader.nbytes if is_url(reader.path) else os.path.getsize(reader.path) for reader in readers
+        )
         self.total = sum(reader.nbytes for reader in readers)
         # A file compacted in place keeps its origin; it is not made from another file.
         self.origin = {} if in_place else made_of(readers)

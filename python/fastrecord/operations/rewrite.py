@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LABEL = "label"
+LABEL = "label"
 
 
 def merge(
@@ -83,14 +83,14 @@ def merge(
         for reader in readers[1:]:
             check_same_fields(readers[0], reader)
         metadata, differing = merge_metadata(readers)
-        classes, tables = _merge_labels(readers)
+        classes, tables = merge_labels(readers, LABEL)
         if classes is not None:
             metadata["classes"] = classes
         job = Job(readers, [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
         with job:
             copier = job.begin(0, readers[0], sum(len(reader) for reader in readers))
             for reader, table in zip(readers, tables, strict=True):
-                renumber = None if table is None else (_LABEL, table)
+                renumber = None if table is None else (LABEL, table)
                 copier.copy_run(reader, 0, len(reader), renumber=renumber, progress=job.report)
             job.finish(metadata)
         return job.summary(started, classes, differing)
@@ -189,11 +189,11 @@ def split(
             job.finish(*(metadata | ({} if part.shard is None else part.shard.entry()) for part in parts))
         summary = job.summary(started, class_names(reader), [])
     if fractions is None:
-        _name_shards(summary)
+        name_shards(summary)
     return summary
 
 
-def _name_shards(summary: CopySummary, *, only_renew: bool = False) -> None:
+def name_shards(summary: CopySummary, *, only_renew: bool = False) -> None:
     """Make the manifest of the folder name new shards."""
     try:
         new = name_new_shards(summary.paths, only_renew=only_renew)
@@ -294,7 +294,7 @@ def compact(
         summary = job.summary(started, class_names(reader), [])
         if out is None:
             summary.paths = [os.fspath(path)]
-            _name_shards(summary, only_renew=True)
+            name_shards(summary, only_renew=True)
         return summary
 
 
@@ -326,17 +326,25 @@ def merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]
     return merged, differing
 
 
-def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:
-    """Return all class names, and each file's table of new label numbers (None if unchanged)."""
+def merge_labels(
+    readers: Sequence[Reader], label: str, given: Sequence[str] | None = None
+) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:
+    """Return all class names, and each file's table of new numbers for a field (None if unchanged).
+
+    Args:
+        readers: The files.
+        label: The field.
+        given: The names of all classes, if they are not those of the files.
+    """
     none: list[NDArray[np.int64] | None] = [None] * len(readers)
-    if all(class_names(reader) is None for reader in readers):
+    if given is None and all(class_names(reader) is None for reader in readers):
         return None, none
-    classes, tables = merge_classes(readers)
+    classes, tables = merge_classes(readers, given)
     schema = readers[0].schema
     # a name means the same in all files
-    if _LABEL not in schema or schema[_LABEL].name == "string":
+    if label not in schema or schema[label].name == "string":
         return classes, none
-    if schema[_LABEL].name == "int64":
+    if schema[label].name == "int64":
         return classes, tables
     import numpy as np
 
@@ -346,8 +354,8 @@ def _merge_labels(readers: Sequence[Reader]) -> tuple[list[str] | None, list[NDA
         if not np.array_equal(table, np.arange(len(table))):
             raise Code.FIELD_TYPE.error(
                 f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
-                f"int64 can be renumbered, not {schema[_LABEL]!r}"
+                f"int64 can be renumbered, not {schema[label]!r}"
             )
-        if holds_classes(schema[_LABEL]):
-            map_labels(reader.column(_LABEL).astype(np.int64), table, reader.path)
+        if holds_classes(schema[label]):
+            map_labels(reader.column(label).astype(np.int64), table, reader.path)
     return classes, none

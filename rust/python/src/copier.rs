@@ -107,18 +107,19 @@ impl Copier {
 
     /// Copy records in the order of `rows`, int64 (N,). Their payloads are laid out in this order,
     /// unless `rows` is ascending.
-    #[pyo3(signature = (reader, rows, *, progress = None))]
+    #[pyo3(signature = (reader, rows, *, renumber = None, progress = None))]
     fn copy_rows(
         &self,
         py: Python<'_>,
         reader: &Bound<'_, Reader>,
         rows: PyReadonlyArray1<'_, i64>,
+        renumber: Option<(String, PyReadonlyArray1<'_, i64>)>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let state = reader.get().state()?;
+        let (state, renumber) = (reader.get().state()?, renumbering(renumber));
         let rows = positions(&rows, state.reader.len())?;
         let _kept = reader.get().need(py, None, Some(&rows), true)?;
-        self.copy(py, progress, |copier, control| copier.copy_rows(&state.reader, &rows, &[], control))
+        self.copy(py, progress, |copier, control| copier.copy_rows(&state.reader, &rows, &renumber, control))
     }
 
     /// Write the columns. Afterwards no record can be added, and `commit` has little left to do.

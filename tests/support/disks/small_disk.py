@@ -213,6 +213,11 @@ def split(disk: Path, work: Path) -> None:
 
 
 @scenario
+def select(disk: Path, work: Path) -> None:
+    rewriting("select", disk, work, 1, ["out.frec"])
+
+
+@scenario
 def split_at_the_last_page(disk: Path, work: Path) -> None:
     source = write_rows(work / "in.frec", 60, largest=2_000)
     names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
