@@ -119,7 +119,7 @@ class Code(StrEnum):
         "a `dataset.json` is damaged, or breaks a rule of [its format](manifest.md)",
         "remove it, and `fastrecord manifest` makes another from the shards")
     STORE = ("FR211", FastRecordError,
-        "an object store refuses a request, or does not answer after many attempts",
+        "a URL names what no store can have, or an object store refuses a request or does not answer",
         "check the URL, the credentials, endpoint and region, and the network; "
         "`fastrecord doctor URL` measures it")
     CACHE = ("FR212", FastRecordError,

@@ -14,7 +14,7 @@ from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, summary_option
 from fastrecord.cli.sources import opened
 from fastrecord.cli.text import bytes_text, say
-from fastrecord.dataset.manifest import NAME
+from fastrecord.dataset.manifest import NAME, folder_of
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
 def _name_of(file: str) -> str:
     """Return the name of a file, or of a data set's folder."""
     if is_url(file):
-        return file.rstrip("/").removesuffix(f"/{NAME}").rpartition("/")[2].removesuffix(".frec")
+        return folder_of(file).name.removesuffix(".frec")
     from fastrecord.dataset.shards import find_files
 
     name = os.path.abspath(os.path.expanduser(file))

@@ -20,6 +20,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.classes import merge_classes
 from fastrecord.schema.roles import lies_in_index
 from fastrecord.store import is_url
+from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
     from fastrecord.schema.classes import Table
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def is_one_file(path: str) -> bool:
     """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
     if is_url(path):
-        return path.rstrip("/").endswith(".frec")
+        return Url(path).is_file
     if os.path.basename(path) == NAME or os.path.isdir(os.path.expanduser(path)):
         return False
     return not glob.has_magic(path) or os.path.exists(path)

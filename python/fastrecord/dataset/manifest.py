@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
+from fastrecord.store.address import Url
 
 NAME: Final = "dataset.json"
 _FORMAT, _VERSION = "fastrecord-dataset", 1
@@ -165,6 +166,12 @@ class Manifest:
             if name not in columns:
                 columns[name] = [None if at is None else values[at] for at in places]
         return replace(self, columns=columns, classes=lists)
+
+
+def folder_of(url: str) -> Url:
+    """Return the folder that a URL names by itself or by its manifest."""
+    found = Url(url)
+    return found.folder if found.name == NAME else found
 
 
 def read_manifest(folder: str) -> Manifest | None:

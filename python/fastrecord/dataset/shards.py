@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrecord._core import Reader, open_shard, open_snapshot
-from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 from fastrecord.schema.shard_sets import check_together
 from fastrecord.store import is_url
+from fastrecord.store.address import Url
 
 if TYPE_CHECKING:  # what needs no store does without it
     from fastrecord.store.cache import Cache
@@ -57,7 +58,8 @@ class Named:
     @property
     def paths(self) -> list[str]:
         """The path of each shard."""
-        return [f"{self.folder}/{name}" for name in self.manifest.columns["name"]]
+        names = self.manifest.columns["name"]
+        return [f"{self.folder}/{name}" if self.source is None else self.source.store.where(name) for name in names]
 
 
 def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]:
@@ -147,30 +149,32 @@ def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | Non
     Raises:
         FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
     """
+    from fastrecord.store.requests import Store
     from fastrecord.store.supply import Remote
 
-    folder, _, name = url.rstrip("/").rpartition("/")
-    if not name.endswith(".frec"):
-        folder = folder if name == NAME else url.rstrip("/")
-        source = (remote or Remote()).source(folder)
+    remote, url = remote or Remote(), Url(url)
+    if not url.is_file:
+        folder = folder_of(url)
+        source = remote.source(Store.of(folder, remote.options))
         try:
-            return Named(folder, Manifest.parse(source.read(NAME), f"{folder}/{NAME}"), source)
+            return Named(folder, Manifest.parse(source.read(NAME), folder.at(NAME)), source)
         except FileNotFoundError as error:
             if not is_url(error.filename):
                 raise  # of the cache
             raise FileNotFoundError(
                 error.errno,
                 f"does not exist: a data set in a store needs it; `fastrecord manifest {folder}` makes one",
-                f"{folder}/{NAME}",
+                folder.at(NAME),
             ) from None
-    source = (remote or Remote()).source(folder)
+    store, name = Store.of_file(url, remote.options)
+    source = remote.source(store)
     entry, reader, supply = open_remote(source, name)
     source.keep(supply)
     if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _SNAPSHOT[1:]):
         raise Code.REPLACED.error(f"{url}: is not the file, or not the commit, of the snapshot")
     if not (reader.complete or snapshot):
         raise Code.INCOMPLETE.error(f"{url}: incomplete: its packing stopped after {len(reader)} records")
-    return Named(folder, Manifest.of([entry], reader.schema), source)
+    return Named(url.folder, Manifest.of([entry], reader.schema), source)
 
 
 def open_remote(source: Source, name: str) -> tuple[ShardEntry, Reader, Supply]:

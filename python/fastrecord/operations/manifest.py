@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from fastrecord._core import FastRecordError, Reader, crc32c, default_threads
-from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code, system_text
 from fastrecord.operations.staging import Staging, remove_stale
 from fastrecord.operations.writes.folder import CleanedFile, settle_dead
@@ -402,11 +402,6 @@ def shard_order(before: Manifest | None, names: Sequence[str]) -> list[str]:
     present = set(names)
     known = [] if before is None else [name for name in before.columns["name"] if name in present]
     return list(dict.fromkeys([*known, *names]))
-
-
-def folder_of(url: str) -> str:
-    """Return the folder that a URL names by itself or by its manifest."""
-    return url.rstrip("/").removesuffix(f"/{NAME}")
 
 
 def no_manifest(folder: str) -> FileNotFoundError:

@@ -8,6 +8,7 @@ import stat
 
 from fastrecord.errors import Code
 from fastrecord.store import is_url
+from fastrecord.store.address import Url
 
 
 def refuse_irregular(path: str) -> None:
@@ -40,7 +41,8 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
     """
     url = os.fspath(path)
     if is_url(url):
-        name = url.rstrip("/").rpartition("/")[2]
+        url = Url(url)
+        name = url.name or "."
         raise Code.REMOTE.error(
             f"{url}: is in an object store, where files are neither changed in place nor rewritten: `fastrecord copy "
             f"{url} {name}` brings it here; after the change, `fastrecord copy --overwrite {name} {url}` sends it back"

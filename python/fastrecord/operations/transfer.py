@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import FastRecordError, Reader
-from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.operations.manifest import (
     FoundShard,
-    folder_of,
     last_page,
     manifest_lock,
     next_manifest,
@@ -32,6 +31,7 @@ from fastrecord.operations.manifest import (
 )
 from fastrecord.operations.staging import Staging
 from fastrecord.store import is_url
+from fastrecord.store.address import Url
 from fastrecord.store.requests import Store
 
 if TYPE_CHECKING:
@@ -90,12 +90,18 @@ def copy(
         CorruptFileError: the manifest is damaged.
         ValueError: both are URLs, or none is.
     """
-    src, dst = os.fspath(src).rstrip("/"), os.fspath(dst).rstrip("/")
+    src, dst = Url(os.fspath(src)), Url(os.fspath(dst))
     if is_url(src) == is_url(dst):
         raise ValueError("copy goes to a store or from one: one of src and dst is a URL")
-    if src.endswith(".frec"):
+    (dst if is_url(dst) else src).refuse_wrong()
+    is_file = src.is_file if is_url(src) else src.endswith(".frec")
+    if is_url(dst) and is_file != dst.is_file:
+        what = "a file, and its copy is named *.frec" if is_file else "a folder, and its copy is one"
+        raise Code.STORE.error(f"{dst}: cannot be a copy of {src}, which is {what}")
+    if is_file:
         return _copy_file(src, dst, overwrite, store_options, progress)
-    ends = _Ends(src, dst, Store.of(dst if is_url(dst) else src, store_options), is_url(dst))
+    store = Store.of(folder_of(dst if is_url(dst) else src), store_options)
+    ends = _Ends(src, dst, store, is_url(dst))
     manifest = ends.source_manifest()
     before, etag = ends.present()
     if before is not None and not overwrite:
@@ -117,11 +123,9 @@ def copy(
 
 
 def _copy_file(
-    src: str, dst: str, overwrite: bool, options: Mapping[str, Any] | None, progress: _Show | None
+    src: Url, dst: Url, overwrite: bool, options: Mapping[str, Any] | None, progress: _Show | None
 ) -> CopySummary:
-    url = dst if is_url(dst) else src
-    folder, _, name = url.rpartition("/")
-    store = Store.of(folder, options)
+    store, name = Store.of_file(dst if is_url(dst) else src, options)
     if is_url(dst):
         with Reader(src) as reader:
             size = reader.nbytes
@@ -209,7 +213,7 @@ def write_remote_manifest(
     """
     from fastrecord.store.supply import Source
 
-    source = Source(folder_of(url), store_options)
+    source = Source(Store.of(folder_of(url), store_options))
     folder = source.store.url
     before, etag = remote_manifest(source.store)
     names = [name for name, _ in source.store.list() if name.endswith(".frec")]
@@ -232,13 +236,13 @@ def read_remote_folder(url: str, options: Mapping[str, Any] | None) -> tuple[Sou
     """
     from fastrecord.store.supply import Source
 
-    source = Source(folder_of(url), options)
+    source = Source(Store.of(folder_of(url), options))
     folder = source.store.url
     manifest, _ = remote_manifest(source.store)
     if manifest is None:
         raise no_manifest(folder)
     # A web server lists nothing.
-    files = [] if folder.startswith("http") else source.store.list()
+    files = [] if folder.is_web else source.store.list()
     return source, manifest, [name for name, _ in files if name.endswith(".frec")]
 
 

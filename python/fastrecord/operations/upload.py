@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -26,14 +27,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from fastrecord._core import FastRecordError, crc32c
-from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry
+from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import FoundShard, find_shard, folder_of, next_manifest
+from fastrecord.operations.manifest import FoundShard, find_shard, next_manifest
 from fastrecord.operations.shard_names import Part
 from fastrecord.operations.transfer import is_copy, put_remote_manifest, remote_manifest
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
+from fastrecord.store.address import Url
 from fastrecord.store.requests import Store, submit
 
 _JOURNAL, _LOCK = "journal.json", "lock"
@@ -45,6 +47,8 @@ _ATTEMPTS = 5
 _LOOK_SECONDS = 0.1
 # Of the name of a shard set, so much is the digest of the input.
 _DIGEST = 16
+# Characters of the name of a folder that those of its shards begin with.
+_STEM = 50
 
 
 class Upload:
@@ -81,15 +85,14 @@ class Upload:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         folder = folder_of(url)
-        above, _, name = folder.rpartition("/")
-        is_file = name.endswith(".frec")
-        self.url, self.is_file, self.is_complete = url, is_file and not sharded, False
+        self.url, self.is_file, self.is_complete = Url(url), folder.is_file and not sharded, False
         self.base, self.classes = "", None
-        self._mode, self._stem = mode, name.removesuffix(".frec")
-        self._store = Store.of(above if is_file else folder, options)
+        self._mode, self._stem = mode, folder.name.removesuffix(".frec")
+        if not self.is_file:  # what no manifest and no file system refuses
+            self._stem = re.sub(r"[^\w.-]+", "-", self._stem).strip("-.")[:_STEM] or "shard"
+        self._store = Store.of_file(folder, options)[0] if folder.is_file else Store.of(folder, options)
         self._before: Manifest | None = None
-        self._options = options
-        target = self._store.where(name) if self.is_file else self._store.url
+        target = folder if self.is_file else self._store.url
         base = tempfile.gettempdir() if staging is None else os.path.abspath(os.fspath(staging))
         owner = f"{os.getuid()}-{hashlib.sha256(target.encode()).hexdigest()[:16]}"
         self._folder = os.path.join(base, f"fastrecord-pack-{owner}")
@@ -216,7 +219,7 @@ class Upload:
     def _open_stored(self, name: str) -> tuple[ShardEntry, dict[str, Any]]:
         from fastrecord.store.supply import Source
 
-        entry, reader, _ = open_remote(Source(self._store.url, self._options), name)
+        entry, reader, _ = open_remote(Source(self._store), name)
         with reader:
             return entry, reader.metadata
 

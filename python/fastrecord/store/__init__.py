@@ -7,7 +7,10 @@ A `Plan` says from a sampler's order what to bring and what to give up (`plan`);
 
 from __future__ import annotations
 
-_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "http", "https", "file")
+AZURE = ("az", "azure", "adl", "abfs", "abfss")
+# Schemes of stores with buckets; the others are those of URLs as the web has them.
+BUCKETS = ("s3", "s3a", "gs", *AZURE)
+_SCHEMES = (*BUCKETS, "http", "https", "file")
 
 
 def is_url(path: object) -> bool:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from fastrecord._core import crc32c
 from fastrecord.errors import Code
 from fastrecord.store import ranks
+from fastrecord.store.address import Url
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import Part, charge_of, is_busy, open_shared, part_of, remove, write_whole
@@ -500,7 +501,7 @@ class Cache:
         part = part_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.
-            file = CachedFile(Store.of(self._place), part, place, self, Traffic())
+            file = CachedFile(Store(Url(self._place)), part, place, self, Traffic())
         return file
 
 

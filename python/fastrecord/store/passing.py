@@ -88,8 +88,7 @@ class Passing:
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
         """Open the file of a URL."""
-        folder, _, name = url.rstrip("/").rpartition("/")
-        return cls(Store.of(folder, options), name)
+        return cls(*Store.of_file(url, options))
 
     def __enter__(self) -> Self:
         return self

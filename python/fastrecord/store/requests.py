@@ -12,17 +12,18 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from fastrecord._core import FastRecordError, allocate
 from fastrecord.errors import Code
+from fastrecord.store import BUCKETS
+from fastrecord.store.address import Url
 from fastrecord.store.threads import Threads
 
 _T = TypeVar("_T")
@@ -63,30 +64,32 @@ class Store:
     """A folder of an object store.
 
     Attributes:
-        url: Its URL, without a slash at its end.
+        url: Its URL.
         options: Arguments of `obstore.store.from_url`, such as `region`, `endpoint` or `skip_signature`.
+        file: The URL of the only file that it stands for, on the web: it is asked for as it is given.
     """
 
-    url: str
+    url: Url
     options: Mapping[str, Any] = field(default_factory=dict)
+    file: Url | None = None
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Store:
-        """Return the store of a URL."""
-        return cls(url.rstrip("/"), dict(options or {}))
+        """Return the store of a folder's URL.
+
+        Raises:
+            FastRecordError: a store would make something else of the URL.
+        """
+        return cls(Url(url).refuse_wrong(), dict(options or {}))
+
+    @classmethod
+    def of_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
+        """Return the store of a file's URL, and the file's name in it; errors as in `of`."""
+        file = Url(url).refuse_wrong()
+        return cls(file.folder, dict(options or {}), file if file.is_web else None), file.name
 
     def __hash__(self) -> int:
         return hash(self.url)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a folder of this machine, named by a URL."""
-        return self.url.startswith("file:")
-
-    @property
-    def folder(self) -> str:
-        """Its path, of one that is local."""
-        return unquote(urlsplit(self.url).path)
 
     def get(self, name: str, start: int = 0, length: int | None = None, *, etag: str | None = None) -> Answer:
         """Return bytes of an object.
@@ -191,7 +194,7 @@ class Store:
 
     def where(self, name: str) -> str:
         """Return the URL of an object."""
-        return f"{self.url}/{name}"
+        return self.file or self.url.at(name)
 
 
 # The process whose obstore has threads.
@@ -233,18 +236,29 @@ def _opened(store: Store) -> Any:
     """Return obstore's own store."""
     obstore = _obstore()
     options = dict(store.options)
-    if store.is_local:
-        if not os.path.isdir(store.folder):
-            raise FileNotFoundError(errno.ENOENT, "does not exist", store.folder)
+    url = store.file or store.url
+    if url.is_local:
+        if not os.path.isdir(url.path):
+            raise FileNotFoundError(errno.ENOENT, "does not exist", url.path)
     else:
         options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=_RETRY_SECONDS)})
         options["client_options"] = {"timeout": _TIMEOUT} | dict(options.get("client_options") or {})
-        if store.url.startswith("http:") or _endpoint(options).startswith("http:"):
+        if url.scheme == "http" or _endpoint(options).startswith("http:"):
             options["client_options"].setdefault("allow_http", True)
     try:
-        return obstore.store.from_url(store.url, **options)
+        if url.is_local:
+            return obstore.store.LocalStore(url.path)
+        if url.is_web:
+            return obstore.store.HTTPStore.from_url(f"{url}?{url.query}" if url.query else url, **options)
+        return obstore.store.from_url(url.root, **options)
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
         raise Code.STORE.error(f"{store.url}: no store can be opened: {_first_line(err)}: check the URL") from None
+
+
+def _at(store: Store, name: str) -> tuple[Any, str]:
+    """Return obstore's own store, and how it calls an object."""
+    path = "" if store.file else store.url.object(name)
+    return _opened(store), path
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
@@ -295,12 +309,12 @@ def _get(store: Store, name: str, start: int, length: int | None, etag: str | No
     def ask() -> Answer:
         obstore = _obstore()
         try:
-            result = obstore.get(_opened(store), name, options=wanted)
+            result = obstore.get(*_at(store, name), options=wanted)
         except obstore.exceptions.NotSupportedError:
             if start >= 0:
                 raise
-            size = obstore.head(_opened(store), name)["size"]  # of Azure, the last bytes cannot be asked for
-            result = obstore.get(_opened(store), name, options=wanted | {"range": (max(0, size + start), size)})
+            size = obstore.head(*_at(store, name))["size"]  # of Azure, the last bytes cannot be asked for
+            result = obstore.get(*_at(store, name), options=wanted | {"range": (max(0, size + start), size)})
         data, meta = result.bytes(), result.meta
         first, end = result.range
         if len(data) != end - first or (start >= 0 and first != start):
@@ -320,7 +334,7 @@ def _get_changed(store: Store, name: str, etag: str | None) -> Answer | None:
     def ask() -> Answer | None:
         obstore = _obstore()
         try:
-            result = obstore.get(_opened(store), name, options={"if_none_match": etag})
+            result = obstore.get(*_at(store, name), options={"if_none_match": etag})
         except obstore.exceptions.NotModifiedError:
             return None
         data, meta = result.bytes(), result.meta
@@ -421,11 +435,11 @@ def _copy(store: Store, name: str, part: Sequence[tuple[int, int]], place: str, 
 
 def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None]) -> None:
     obstore = _obstore()
-    if store.is_local:
-        os.makedirs(store.folder, exist_ok=True)
+    if store.url.is_local:
+        os.makedirs(store.url.path, exist_ok=True)
     try:
         with _local_condition(store, name, mode) as kind:
-            obstore.put(_opened(store), name, content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
+            obstore.put(*_at(store, name), content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
     except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
         raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
     except NotImplementedError as err:
@@ -437,13 +451,13 @@ def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | N
 @contextmanager
 def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | None]) -> Iterator[Any]:
     """Yield the mode of a put; of files, obstore does not replace one on the condition that it is the one expected."""
-    if not store.is_local or isinstance(mode, str):
+    if not store.url.is_local or isinstance(mode, str):
         yield mode if isinstance(mode, str) else dict(mode)
         return
-    descriptor = os.open(store.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(store.url.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _obstore().head(_opened(store), name).get("e_tag") != mode["e_tag"]:
+        if _obstore().head(*_at(store, name)).get("e_tag") != mode["e_tag"]:
             raise _obstore().exceptions.PreconditionError(name)
         yield "overwrite"
     finally:
@@ -452,26 +466,41 @@ def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | Non
 
 def _list(store: Store) -> list[tuple[str, int]]:
     def ask() -> list[tuple[str, int]]:
-        found = _obstore().list_with_delimiter(_opened(store))
-        return sorted((entry["path"], entry["size"]) for entry in found["objects"])
+        found = _obstore().list_with_delimiter(_opened(store), _prefix(store))
+        return sorted(_inside(store, found["objects"]))
 
     return _listed(store, ask)
 
 
 def _tree(store: Store) -> tuple[list[str], list[tuple[str, int]]]:
     def ask() -> tuple[list[str], list[tuple[str, int]]]:
-        folders = _obstore().list_with_delimiter(_opened(store))["common_prefixes"]
-        pages = _obstore().list(_opened(store), chunk_size=1000)
-        return sorted(folders), [(entry["path"], entry["size"]) for page in pages for entry in page]
+        prefix = _prefix(store)
+        folders = _obstore().list_with_delimiter(_opened(store), prefix)["common_prefixes"]
+        pages = _obstore().list(_opened(store), prefix, chunk_size=1000)
+        start = len(f"{prefix}/") if prefix else 0
+        return sorted(folder[start:] for folder in folders), [found for page in pages for found in _inside(store, page)]
 
     return _listed(store, ask)
+
+
+def _prefix(store: Store) -> str | None:
+    """Return what the paths of all objects of a folder begin with, as the store's client has it."""
+    return store.url.key if store.url.scheme in BUCKETS and store.url.key else None
+
+
+def _inside(store: Store, entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Yield the path in the folder, and the bytes, of what was listed; not of the folder's own empty object."""
+    start = f"{prefix}/" if (prefix := _prefix(store)) else ""
+    for entry in entries:
+        if entry["path"].startswith(start):
+            yield entry["path"].removeprefix(start), entry["size"]
 
 
 def _listed(store: Store, ask: Callable[[], _T]) -> _T:
     try:
         return _asked(store, "", ask)
     except FastRecordError as error:
-        if not store.url.startswith("http"):
+        if not store.url.is_web:
             raise
         raise Code.STORE.error(
             f"{store.url}: a web server does not list its files: make the manifest where they are"
@@ -481,7 +510,7 @@ def _listed(store: Store, ask: Callable[[], _T]) -> _T:
 def _delete(store: Store, names: Sequence[str]) -> None:
     for name in names:
         with suppress(FileNotFoundError):
-            _obstore().delete(_opened(store), name)
+            _obstore().delete(*_at(store, name))
 
 
 def _replaced(store: Store, name: str) -> Exception:

@@ -37,9 +37,9 @@ class Remote:
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def source(self, url: str) -> Source:
+    def source(self, store: Store) -> Source:
         """Return the source of a folder."""
-        return Source(url, self.options, self.folder, self.limit)
+        return Source(store, self.folder, self.limit)
 
 
 class Source:
@@ -48,21 +48,16 @@ class Source:
     Pickles as its settings; another process opens the cache anew.
 
     Args:
-        url: The folder.
-        options: As in `Store`.
+        store: The folder.
         folder: The cache's folder; None: copies last as long as this process reads the data set.
         limit: Bytes of the cache at most.
 
     Attributes:
-        store: The folder's requests.
-        folder, limit: As given.
+        store, folder, limit: As given.
     """
 
-    def __init__(
-        self, url: str, options: Mapping[str, Any] | None = None, folder: str | None = None, limit: int | None = None
-    ) -> None:
-        self.store = Store.of(url, options)
-        self.folder, self.limit = folder, limit
+    def __init__(self, store: Store, folder: str | None = None, limit: int | None = None) -> None:
+        self.store, self.folder, self.limit = store, folder, limit
         self._kept: Supply | None = None
 
     @property

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import boto3
 import obstore
 
 _SKIPPED = {"transfer-encoding", "connection", "content-length", "date", "server"}
@@ -110,6 +111,19 @@ class Server:
         return {
             entry["path"].removeprefix(f"{name}/"): bytes(obstore.get(store, entry["path"]).bytes()) for entry in found
         }
+
+    def keys(self) -> dict[str, str]:
+        """Return the key and ETag of every object, as another client lists them past the proxy."""
+        options = self.options
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.backend}",
+            region_name=options["region"],
+            aws_access_key_id=options["access_key_id"],
+            aws_secret_access_key=options["secret_access_key"],
+        )
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket="bucket")
+        return {found["Key"]: found["ETag"] for page in pages for found in page.get("Contents", ())}
 
     def delete(self, name: str) -> None:
         """Delete a folder past the proxy."""
