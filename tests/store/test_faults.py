@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import shutil
-from datetime import timedelta
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.store import requests
+from fastrecord.store.requests import Store
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
 from tests.support.machines.stores import Fault, Request, Server, serving
 
@@ -31,7 +35,7 @@ def test_faults_of_some_answers_are_retried(server: Server, stored: Data, tmp_pa
 
 
 def test_a_store_that_always_fails_is_an_error_that_names_the_url(server: Server, stored: Data, tmp_path: Path) -> None:
-    options = {**server.options, "retry_config": {"max_retries": 0}}
+    options = {**server.options, "retry_seconds": 0.2}
     dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=options)
     server.faults.append(Fault("503", 1000))
     with pytest.raises(fr.FastRecordError, match=r"s3://bucket/train/train-.*frec: the store does not answer.*FR211"):
@@ -41,21 +45,161 @@ def test_a_store_that_always_fails_is_an_error_that_names_the_url(server: Server
 
 
 def test_a_store_that_hangs_is_given_up_after_the_time_for_retries(
-    server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, stored: Data, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(requests, "_RETRY_SECONDS", 0.1)
-    options = {
-        **server.options,
-        "client_options": {"timeout": timedelta(seconds=0.2)},
-        "retry_config": {"max_retries": 0},
-    }
+    options = {**server.options, "silence_seconds": 0.2, "retry_seconds": 0.1}
     dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=options)
     server.requests.clear()
     server.latency = 1.0
     with pytest.raises(fr.FastRecordError, match=r"the store does not answer.*FR211"):
         dataset[0]
-    # Two requests open a shard side by side; neither is made again.
-    assert len(server.requests) <= 2
+    # Two requests open a shard side by side; each is made again at the end of the time, at the latest.
+    assert len(server.requests) <= 6
+
+
+class _Clock:
+    """A clock that only pauses move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("kind", ["429", "500", "503", "cut", "short"])
+def test_an_outage_of_nearly_three_minutes_ends_nothing_and_meets_few_requests(
+    server: Server, stored: Data, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(requests, "time", clock)
+    server.faults.append(Fault(kind, 10_000, lambda _: clock.now < 175))
+    found = Store.of(stored.url, server.options).get("train-00001-of-00003.frec", 0, 50_000)
+    assert bytes(found.data) == (stored.folder / "train-00001-of-00003.frec").read_bytes()[:50_000]
+    assert len(server.requests) < 60
+
+
+@pytest.mark.parametrize("name", ["retry_seconds", "silence_seconds"])
+@pytest.mark.parametrize("value", ["soon", 0, -1, float("inf"), None])
+def test_a_setting_of_a_store_that_is_no_time_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is a number of seconds above 0"):
+        Store.of("s3://bucket/train", {name: value}).get("dataset.json")
+
+
+def test_obstores_own_retries_are_refused_beside_ours() -> None:
+    with pytest.raises(ValueError, match="retry_config: retry_seconds says"):
+        Store.of("s3://bucket/train", {"retry_config": {"max_retries": 3}}).get("dataset.json")
+
+
+def test_only_silence_is_limited_and_not_the_time_of_a_whole_answer(server: Server, stored: Data) -> None:
+    server.bandwidth = 1_200_000
+    options = {**server.options, "silence_seconds": 0.4, "retry_seconds": 0.1}
+    name = "train-00000-of-00003.frec"
+    assert bytes(Store.of(stored.url, options).get(name).data) == (stored.folder / name).read_bytes()
+    assert len(server.requests) == 1
+
+
+def _xml(code: str, message: str, more: str = "") -> str:
+    return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"
+
+
+@contextmanager
+def _answering(status: int, body: str, **headers: str) -> Iterator[tuple[Store, list[str]]]:
+    """Yield a store that answers all requests alike, and their methods."""
+    methods: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def answer(self) -> None:
+            methods.append(self.command)
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            self.send_response(status)
+            for name, value in {**headers, "content-length": str(len(body))}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body.encode())
+
+        do_GET = do_HEAD = do_PUT = do_POST = answer  # noqa: N815 - as the base class calls them
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        options = {"endpoint": f"http://127.0.0.1:{server.server_address[1]}", "region": "us-east-1"}
+        try:
+            yield Store.of("s3://bucket/train", options | {"access_key_id": "a", "secret_access_key": "b"}), methods
+        finally:
+            server.shutdown()
+
+
+_PORTAL = "<!DOCTYPE html><html><body>Log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "message"),
+    [
+        (403, _xml("ExpiredToken", "It is\n over."), {}, r"have expired: ExpiredToken: It is over: get new ones"),
+        (400, _xml("ExpiredToken", "It is over."), {}, r"have expired: ExpiredToken: It is over: get new ones"),
+        (301, _xml("PermanentRedirect", "Elsewhere."), {"x_amz_bucket_region": "eu-west-1"}, "AWS_REGION=eu-west-1"),
+        (400, _xml("AuthorizationHeaderMalformed", "expecting 'eu-west-1'"), {}, "AWS_REGION=eu-west-1"),
+        (400, _xml("InvalidRequest", "a &lt; b"), {}, "refuses the request: InvalidRequest: a < b: check the URL"),
+        (404, _xml("NoSuchBucket", "None."), {}, "the store has no such bucket: NoSuchBucket: None: check the URL"),
+        (403, _xml("AccessDenied", "No."), {}, "the store refuses access: AccessDenied: No: check the credentials"),
+        (403, _xml("RequestTimeTooSkewed", "Late."), {}, "clock of this machine is wrong: RequestTimeTooSkewed: Late"),
+        (200, _PORTAL, {"content_type": "text/html"}, "is not that of a store: .*login page.*HTTPS_PROXY"),
+        (403, _PORTAL, {"content_type": "text/html"}, "is not that of a store: .*login page.*HTTPS_PROXY"),
+        (501, "", {}, "this kind of store is only read: 501"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "range", "PUT", "POST"])
+def test_what_no_retry_can_help_is_one_sentence_with_its_way_out(
+    method: str, status: int, body: str, headers: dict[str, str], message: str
+) -> None:
+    with _answering(status, body, **headers) as (store, methods):
+        calls: dict[str, Callable[[], Any]] = {
+            "GET": lambda: store.get("dataset.json"),
+            "range": lambda: store.get("a.frec", 0, 10),
+            "PUT": lambda: store.put("a", b"a"),
+            "POST": lambda: store.delete(["a"]),
+        }
+        with pytest.raises(
+            fr.FastRecordError, match=rf"^s3://bucket/train/[^\n]*{message}[^\n]*\[FR211\](\nnot deleted: .*)?$"
+        ):
+            calls[method]()
+        assert [*filter(lambda method: method != "HEAD", methods)] == [method.replace("range", "GET")]
+
+
+def test_a_bucket_that_does_not_exist_is_not_taken_for_one_without_a_manifest(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "train", shards=1)
+    with _answering(404, _xml("NoSuchBucket", "None.")) as (store, _):
+        for call in (
+            lambda: fr.FastRecordDataset(store.url, store_options=store.options),
+            lambda: fr.copy(store.url, tmp_path / "back", store_options=store.options),
+            lambda: fr.copy(folder, store.url, store_options=store.options),
+            lambda: fr.write_manifest(store.url, store_options=store.options),
+        ):
+            with pytest.raises(fr.FastRecordError, match="no such bucket"):
+                call()
+
+
+def test_objects_that_could_not_be_deleted_are_named(server: Server) -> None:
+    store = Store.of("s3://bucket/some", {**server.options, "retry_seconds": 0.1})
+    for name in "abc":
+        store.put(name, b"")
+    server.faults.append(Fault("cut", 1, lambda request: request.method == "POST"))
+    store.delete(["a"])
+    server.faults.append(Fault("403", 1, lambda request: request.method == "POST"))
+    with pytest.raises(fr.FastRecordError, match="bucket/some/b: the store refuses access") as caught:
+        store.delete(["b", "c"])
+    assert caught.value.__notes__ == ["not deleted: s3://bucket/some/b, s3://bucket/some/c"]
+    assert sorted(server.objects("some")) == ["b", "c"]
 
 
 def test_what_does_not_exist_or_is_refused_is_named(server: Server, stored: Data) -> None:
@@ -124,7 +268,7 @@ def test_a_copy_in_another_store_does_not_stand_for_this_one(
     server: Server, stored: Data, tmp_path: Path, cached: bool
 ) -> None:
     more: dict[str, Any] = {"cache": tmp_path / "cache"} if cached else {}
-    options = {**server.options, "retry_config": {"max_retries": 0}}
+    options = {**server.options, "retry_seconds": 0.1}
     with serving(stored.folder) as address:
         gone = fr.FastRecordDataset(address, fields=("data",), **more)
         assert gone[0]["data"] == stored.payload(0)

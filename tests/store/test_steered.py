@@ -140,7 +140,7 @@ def test_a_rank_whose_last_batch_wraps_around_waits_for_its_own_steps(
 
 
 def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_path: Path) -> None:
-    options = {**server.options, "retry_config": {"max_retries": 0}}
+    options = {**server.options, "retry_seconds": 0.1}
     dataset = fr.FastRecordDataset(
         stored.url, fields=("data",), cache=tmp_path / "cache", cache_size=_LIMIT, store_options=options
     )

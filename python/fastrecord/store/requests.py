@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
+import math
 import os
 import random
 import threading
@@ -18,12 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastrecord._core import FastRecordError, allocate
 from fastrecord.errors import Code
 from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
+from fastrecord.store.failures import NO_STORE, ShortError, is_missing, refusal, said, status_of
 from fastrecord.store.threads import Threads
 
 _T = TypeVar("_T")
@@ -35,13 +39,15 @@ PARALLEL = 16
 # Bytes of one request, at most. Large enough that latency costs little, small enough that many run
 # side by side.
 PART = 8 << 20
-# Attempts at a request whose answer was cut short or wrong, unless the first ones took `_RETRY_SECONDS`;
-# those that fail otherwise are retried by obstore, for as long.
-_ATTEMPTS = 5
-_RETRY_SECONDS = 180
-_TIMEOUT = timedelta(seconds=60)
-# Where machines in a cloud ask for credentials, as obstore's errors name it.
-_MACHINE_CREDENTIALS = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
+# Options of a store that are not obstore's: for how long a request that fails is made again, and for how long
+# no byte may come.
+_SETTINGS = {"retry_seconds": 180.0, "silence_seconds": 60.0}
+# The longest pause between two attempts, in seconds.
+_LONGEST_PAUSE = 15.0
+# Nothing limits how long a whole answer takes.
+_NO_LIMIT = timedelta(days=365)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ class Store:
 
     Attributes:
         url: Its URL.
-        options: Arguments of `obstore.store.from_url`, such as `region`, `endpoint` or `skip_signature`.
+        options: Arguments of `obstore.store.from_url`, such as `region`, `endpoint` or `skip_signature`;
+            and `retry_seconds` and `silence_seconds`.
         file: The URL of the only file that it stands for, on the web: it is asked for as it is given.
     """
 
@@ -142,30 +149,35 @@ class Store:
         """
         return _where_it_works(_download, self, name, list(stretches), place, etag, gap, parallel)
 
-    def put(self, name: str, content: Any, *, mode: str | Mapping[str, str | None] = "overwrite") -> None:
+    def put(
+        self,
+        name: str,
+        content: Any,
+        *,
+        mode: str | Mapping[str, str | None] = "overwrite",
+        parallel: int = PARALLEL,
+    ) -> None:
         """Write an object: it is there as a whole, or not at all.
 
         Args:
             name: The object.
             content: Its bytes, or a `pathlib.Path`, which is sent in parts.
             mode: "overwrite", "create", or {"e_tag": ...} of the object that it replaces.
+            parallel: Parts that are on their way at once, at most.
 
         Raises:
             FileExistsError: it exists, or has been replaced by another, against `mode`.
             FastRecordError: the store does not answer.
         """
-        _where_it_works(_put, self, name, content, mode)
+        _where_it_works(_put, self, name, content, mode, parallel)
 
     def footer(self, name: str, end: int) -> bytes | None:
-        """Return the page of a .frec file that ends at a byte; None if it is not there, or shorter."""
+        """Return the last page of a .frec file that ends at a byte; None if it is not there, or ends elsewhere."""
         try:
-            return bytes(self.get(name, max(0, end - PAGE), PAGE).data)
+            last = self.get(name, -PAGE)
         except FileNotFoundError:
             return None
-        except FastRecordError:
-            if self.get(name, 0, 1).size >= end:
-                raise
-            return None
+        return bytes(last.data) if last.size == end else None
 
     def exists(self, name: str) -> bool:
         """Return whether there is such an object."""
@@ -179,8 +191,7 @@ class Store:
         """Return the names of the folders in it, and the path and bytes of each object, those in folders below too.
 
         Raises:
-            FileNotFoundError: there is no such bucket.
-            FastRecordError: the store does not answer.
+            FastRecordError: there is no such bucket; the store does not answer.
         """
         return _where_it_works(_tree, self)
 
@@ -189,7 +200,11 @@ class Store:
         return _where_it_works(_list, self)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects."""
+        """Delete objects.
+
+        Raises:
+            FastRecordError: the store does not answer; a note names the objects that are left.
+        """
         _where_it_works(_delete, self, list(names))
 
     def where(self, name: str) -> str:
@@ -232,17 +247,30 @@ def _obstore() -> Any:
 
 
 @cache
-def _opened(store: Store) -> Any:
-    """Return obstore's own store."""
+def _opened(store: Store, sending: bool = False) -> Any:
+    """Return obstore's own store, of files that are sent in parts, or of everything else.
+
+    `_asked` makes requests again. Only parts that are sent are left to obstore: else all others would be sent again.
+    """
     obstore = _obstore()
-    options = dict(store.options)
+    options = {name: value for name, value in store.options.items() if name not in _SETTINGS}
+    if "retry_config" in options:
+        raise ValueError("store_options has retry_config: retry_seconds says for how long requests are made again")
+    retry_seconds, silence_seconds = setting(store, "retry_seconds"), setting(store, "silence_seconds")
     url = store.file or store.url
     if url.is_local:
         if not os.path.isdir(url.path):
             raise FileNotFoundError(errno.ENOENT, "does not exist", url.path)
     else:
-        options.setdefault("retry_config", {"retry_timeout": timedelta(seconds=_RETRY_SECONDS)})
-        options["client_options"] = {"timeout": _TIMEOUT} | dict(options.get("client_options") or {})
+        options["retry_config"] = {
+            "max_retries": 1000 if sending else 0,
+            "retry_timeout": timedelta(seconds=retry_seconds),
+            "backoff": {"max_backoff": timedelta(seconds=_LONGEST_PAUSE)},
+        }
+        # A part that is sent shows no progress, and so many share a line.
+        silence = timedelta(seconds=silence_seconds * (PARALLEL if sending else 1))
+        limits = {"timeout": _NO_LIMIT, "read_timeout": silence}
+        options["client_options"] = limits | dict(options.get("client_options") or {})
         if url.scheme == "http" or _endpoint(options).startswith("http:"):
             options["client_options"].setdefault("allow_http", True)
     try:
@@ -252,13 +280,26 @@ def _opened(store: Store) -> Any:
             return obstore.store.HTTPStore.from_url(f"{url}?{url.query}" if url.query else url, **options)
         return obstore.store.from_url(url.root, **options)
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
-        raise Code.STORE.error(f"{store.url}: no store can be opened: {_first_line(err)}: check the URL") from None
+        raise Code.STORE.error(f"{store.url}: no store can be opened: {said(err)}: check the URL") from None
 
 
-def _at(store: Store, name: str) -> tuple[Any, str]:
+def setting(store: Store, name: str) -> float:
+    """Return one of `_SETTINGS` of a store.
+
+    Raises:
+        ValueError: it is not a number above 0.
+    """
+    value = store.options.get(name, _SETTINGS[name])
+    with suppress(TypeError, ValueError):
+        if 0 < (seconds := float(value)) < math.inf:
+            return seconds
+    raise ValueError(f"store option {name} is a number of seconds above 0, not {value!r}")
+
+
+def _at(store: Store, name: str, *, sending: bool = False) -> tuple[Any, str]:
     """Return obstore's own store, and how it calls an object."""
     path = "" if store.file else store.url.object(name)
-    return _opened(store), path
+    return _opened(store, sending), path
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
@@ -315,10 +356,16 @@ def _get(store: Store, name: str, start: int, length: int | None, etag: str | No
                 raise
             size = obstore.head(*_at(store, name))["size"]  # of Azure, the last bytes cannot be asked for
             result = obstore.get(*_at(store, name), options=wanted | {"range": (max(0, size + start), size)})
+        except obstore.exceptions.GenericError as err:
+            if start < 0 and status_of(err) == 416:
+                return Answer(b"", 0, None)  # an empty object has no last bytes
+            raise
         data, meta = result.bytes(), result.meta
         first, end = result.range
         if len(data) != end - first or (start >= 0 and first != start):
-            raise _ShortError(f"{len(data):,} bytes came of {end - first:,}")
+            raise ShortError(f"{len(data):,} bytes came of {end - first:,}")
+        if not start and "text/html" in result.attributes.get("Content-Type", "") and bytes(data[:1]) == b"<":
+            raise Code.STORE.error(f"{store.where(name)}: {NO_STORE.format('a web page')}")
         found = meta.get("e_tag")
         if etag is not None and found is not None and found != etag:
             raise _replaced(store, name)
@@ -339,47 +386,45 @@ def _get_changed(store: Store, name: str, etag: str | None) -> Answer | None:
             return None
         data, meta = result.bytes(), result.meta
         if len(data) != meta["size"]:
-            raise _ShortError(f"{len(data):,} bytes came of {meta['size']:,}")
+            raise ShortError(f"{len(data):,} bytes came of {meta['size']:,}")
         return Answer(data, meta["size"], meta.get("e_tag"))
 
     return _asked(store, name, ask)
 
 
-class _ShortError(Exception):
-    """An answer that does not have the bytes it should have."""
+# Stores that have answered a request.
+_answered: set[Store] = set()
 
 
 def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
-    """Make a request, again if its answer is cut short; translate its errors."""
+    """Make a request, again while that can help and there is time; translate its errors."""
     errors = _obstore().exceptions
-    where = store.where(name)
-    end = time.monotonic() + _RETRY_SECONDS
-    for attempt in range(1, _ATTEMPTS + 1):
+    where, attempt = store.where(name), 0
+    seconds, end = setting(store, "retry_seconds"), math.inf
+    while True:
         try:
-            return ask()
-        except FileNotFoundError as err:
-            what = "does not exist in the store"
-            if "NoSuchBucket" in str(err):
-                what = "does not exist: the store has no such bucket: check the URL, the region and the endpoint"
-            raise FileNotFoundError(errno.ENOENT, what, where) from None
+            answer = ask()
         except (errors.PreconditionError, errors.NotModifiedError):
             raise _replaced(store, name) from None
-        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as err:
-            raise Code.STORE.error(
-                f"{where}: the store refuses access: {_first_line(err)}: check the credentials and the region"
-            ) from None
-        except (_ShortError, errors.BaseError, OSError) as err:
-            if any(place in str(err) for place in _MACHINE_CREDENTIALS):
-                raise Code.STORE.error(
-                    f"{where}: the environment names no credentials, and this machine has none: set AWS_ACCESS_KEY_ID "
-                    "and AWS_SECRET_ACCESS_KEY, or what the store calls them, or for a public bucket "
-                    f"AWS_SKIP_SIGNATURE=true: {_first_line(err)}"
-                ) from None
-            if attempt == _ATTEMPTS or time.monotonic() > end:
-                raise Code.STORE.error(f"{where}: the store does not answer: {_first_line(err)}") from None
-            # Exponential back-off with full jitter, so that many clients do not return at once.
-            time.sleep(random.uniform(0, 0.1 * 2**attempt))
-    raise AssertionError
+        except (ShortError, FileNotFoundError, errors.BaseError) as err:
+            if is_missing(err):
+                raise FileNotFoundError(errno.ENOENT, "does not exist in the store", where) from None
+            refused = refusal(err, where, has_answered=store in _answered)
+            is_passing = isinstance(err, (ShortError, errors.GenericError)) and not store.url.is_local
+            if refused is not None or not (is_passing or status_of(err)):
+                raise refused or Code.STORE.error(f"{where}: {said(err)}") from None
+            attempt, now = attempt + 1, time.monotonic()
+            end = min(end, now + seconds)
+            # Exponential back-off with full jitter, so that many clients do not return at once; the last attempt
+            # is made when the time is over. Parts that are sent have been sent again by obstore, for as long.
+            if now >= end or "retries, max_retries" in str(err):
+                raise Code.STORE.error(f"{where}: the store does not answer: {said(err)}") from None
+            pause = min(random.uniform(0, min(_LONGEST_PAUSE, 0.1 * 2**attempt)), end - now)
+            _log.info("%s: %s: attempt %d in %.1f s", where, said(err), attempt + 1, pause)
+            time.sleep(pause)
+        else:
+            _answered.add(store)
+            return answer
 
 
 def _download(
@@ -433,19 +478,22 @@ def _copy(store: Store, name: str, part: Sequence[tuple[int, int]], place: str, 
         os.close(descriptor)
 
 
-def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None]) -> None:
-    obstore = _obstore()
+def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None], parallel: int) -> None:
+    obstore, in_parts = _obstore(), isinstance(content, Path) and not store.url.is_web
     if store.url.is_local:
         os.makedirs(store.url.path, exist_ok=True)
-    try:
-        with _local_condition(store, name, mode) as kind:
-            obstore.put(*_at(store, name), content, mode=kind, chunk_size=PART, max_concurrency=PARALLEL)
-    except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
-        raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
-    except NotImplementedError as err:
-        raise Code.STORE.error(f"{store.where(name)}: this kind of store is only read: {_first_line(err)}") from None
-    except (obstore.exceptions.BaseError, OSError) as err:
-        raise Code.STORE.error(f"{store.where(name)}: cannot be written: {_first_line(err)}") from None
+
+    def ask() -> None:
+        try:
+            with _local_condition(store, name, mode) as kind:
+                at = _at(store, name, sending=in_parts)
+                obstore.put(*at, content, mode=kind, chunk_size=PART, max_concurrency=parallel)
+        except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+            raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
+        except NotImplementedError:
+            raise Code.STORE.error(f"{store.where(name)}: this kind of store is only read") from None
+
+    _asked(store, name, ask)
 
 
 @contextmanager
@@ -508,9 +556,13 @@ def _listed(store: Store, ask: Callable[[], _T]) -> _T:
 
 
 def _delete(store: Store, names: Sequence[str]) -> None:
-    for name in names:
-        with suppress(FileNotFoundError):
-            _obstore().delete(*_at(store, name))
+    for number, name in enumerate(names):
+        try:
+            with suppress(FileNotFoundError):
+                _asked(store, name, partial(_obstore().delete, *_at(store, name)))
+        except FastRecordError as error:
+            error.add_note(f"not deleted: {', '.join(map(store.where, names[number:]))}")
+            raise
 
 
 def _replaced(store: Store, name: str) -> Exception:
@@ -518,7 +570,3 @@ def _replaced(store: Store, name: str) -> Exception:
         f"{store.where(name)}: has been replaced since this process began to read it: start again, and it reads the "
         "new one"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
