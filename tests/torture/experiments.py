@@ -8,7 +8,7 @@ from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
-from tests.torture.stores import store_kills
+from tests.torture.stores import small_caches, store_kills
 from tests.torture.training import leftovers, nodes, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
@@ -29,6 +29,7 @@ EXPERIMENTS: list[Experiment] = [
     store_kills.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,
+    small_caches.EXPERIMENT,
     sanitizers.TSAN,
     endings.EXPERIMENT,
     resume.EXPERIMENT,

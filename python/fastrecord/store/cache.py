@@ -100,10 +100,11 @@ class Cache:
         self._process = os.getpid()
         self._lock, self._changing = threading.RLock(), threading.Lock()
         self._held: dict[int, int] = {}
-        self._turns, self._turn = threading.Lock(), 0
+        self._turns, self._turn, self._asking = threading.Lock(), 0, threading.Lock()
         self._wanted: dict[str, NDArray[np.int64] | None] = {}
         # All that are in use, and the ones used last, which stay open. Those without a name are kept by who uses them.
         self._files: weakref.WeakValueDictionary[_Key, CachedFile] = weakref.WeakValueDictionary()
+        self._places: weakref.WeakValueDictionary[str, CachedFile] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[_Key, CachedFile] = OrderedDict()
         self._traffic: dict[str, Traffic] = {}
         self._facts: dict[_Key, Facts] = {}
@@ -161,6 +162,8 @@ class Cache:
                 facts = self._facts.setdefault(key, Facts()) if self.is_named else None
                 found = CachedFile(store, shard, *about, session=self._session, facts=facts, head=head, base=base)
                 self._files[key] = found
+                if named is not None:
+                    self._places[named] = found
             closed = None
             if self.is_named:
                 self._recent[key] = found
@@ -299,6 +302,8 @@ class Cache:
         Raises:
             FastRecordError: processes still read them after a minute.
         """
+        for file, _, _ in files:
+            file.open()  # it may need room, which nothing makes for who is alone
         with self._alone():
             self._recover()
             return self._give_up(files)
@@ -351,7 +356,7 @@ class Cache:
     @contextlib.contextmanager
     def _manifest_lock(self) -> Iterator[None]:
         if self.is_named:
-            with self._changing, locked(self._change, _MANIFEST):
+            with self._asking, locked(self._change, _MANIFEST):
                 yield
         else:
             yield
@@ -359,6 +364,7 @@ class Cache:
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
         self._lock, self._changing, self._turns = threading.RLock(), threading.Lock(), threading.Lock()
+        self._asking = threading.Lock()
         for file in list(self._files.values()):
             file.after_fork()
         for traffic in self._traffic.values():
@@ -417,7 +423,8 @@ class Cache:
 
     def _dead(self) -> list[int]:
         """Return the slots of killed processes that had reserved something."""
-        return [slot for slot in np.flatnonzero(self._state[_WAITING]).tolist() if self._is_dead(slot)]
+        # Of a copy: numpy refuses to look for what others change meanwhile.
+        return [slot for slot in np.flatnonzero(self._state[_WAITING].copy()).tolist() if self._is_dead(slot)]
 
     def _is_dead(self, slot: int) -> bool:
         if slot == self._slot or not try_lock(self._change, _SLOTS + slot):
@@ -496,13 +503,16 @@ class Cache:
         self._state[_USED] = sum(map(charge_of, self._copies()))
 
     def _found(self, place: str) -> CachedFile | None:
-        """Return a copy that is here; None if it is none."""
-        file = next((file for file in list(self._files.values()) if file.place == place), None)
+        """Return a copy that is here, open; None if it is none, or another user's."""
+        file = self._places.get(place)
         part = part_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.
             file = CachedFile(Store(Url(self._place)), part, place, self, Traffic())
-        return file
+        try:
+            return file if file is not None and file.open_here() and file.place == place else None
+        except PermissionError:
+            return None
 
 
 def _key(store: Store, shard: Part) -> _Key:

@@ -148,6 +148,16 @@ class Room(Protocol):
         """End a reservation, or a part of it: the copy counts the bytes that are kept."""
 
 
+class _NoRoom:
+    """Of a copy that counts nowhere."""
+
+    def reserve(self, size: int) -> None:
+        """Do nothing."""
+
+    def settle(self, reserved: int, kept: int) -> None:
+        """Do nothing."""
+
+
 class Facts:
     """What is known of a copy, whether it is open or not.
 
@@ -197,7 +207,7 @@ class CachedFile:
         self.store, self.shard, self.place = store, shard, place
         self._room, self._traffic, self._session = room, traffic, session
         self._head, self._base_place = head, base
-        self._lock = threading.RLock()
+        self._opening, self._lock = threading.Lock(), threading.RLock()
         self._turns = threading.Condition()
         self._claimed: Stretches = []  # by threads of this process
         # Field -> the records of runs that threads of this process bring.
@@ -242,15 +252,28 @@ class CachedFile:
 
     def open(self) -> str:
         """Bring what opening reads; return the path of the copy."""
-        if self._marks is None:
-            with self._lock:
-                if self.is_open:
-                    pass  # another thread was quicker
-                elif self.place is None:
+        if not self.is_open:
+            with self._opening:  # another thread may be quicker
+                try:
+                    while not (self.place is None or self.open_here()):
+                        self._begin(self.place)
+                except PermissionError:  # another user's: it is used as it is, and counts nowhere
+                    self._base_place, self.place, self.facts, self._room = self.place, None, Facts(), _NoRoom()
+                if not self.is_open:
                     self._open_unnamed()
-                else:
-                    self._open_named(self.place)
         return self.place if self.place is not None else f"/proc/self/fd/{self._descriptor}"
+
+    def open_here(self) -> bool:
+        """Open the copy if what opening reads is here, else return False. Nothing is brought, and no room is needed.
+
+        Raises:
+            PermissionError: it is another user's.
+        """
+        with self._lock:
+            if not self.is_open and self.place is not None and os.path.exists(marks_of(self.place)):
+                with self._unremoved(self.place):
+                    self._use_named(marks_of(self.place))
+            return self.is_open
 
     def need(
         self,
@@ -369,8 +392,12 @@ class CachedFile:
 
     def here(self, name: str) -> Numbers:
         """Return the records whose payloads of a field are here, int64 (N,)."""
-        marks, first = self._known_marks, self._first_mark(name)
-        return np.flatnonzero(marks[first : first + self.shard.records])
+        return self._marked(self._known_marks, name)
+
+    def _marked(self, marks: Marks, name: str) -> Numbers:
+        first = self._first_mark(name)
+        # Of a copy: numpy refuses to look for what others change meanwhile.
+        return np.flatnonzero(marks[first : first + self.shard.records].copy())
 
     @property
     def charge(self) -> int:
@@ -387,7 +414,7 @@ class CachedFile:
 
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
-        self._lock, self._turns = threading.RLock(), threading.Condition()
+        self._opening, self._lock, self._turns = threading.Lock(), threading.RLock(), threading.Condition()
         self._claimed, self._coming = [], {}
 
     def _known(self, fields: Sequence[str] | None) -> list[str]:
@@ -509,40 +536,45 @@ class CachedFile:
         shared[:] = content
         self._use_marks(shared)
 
-    def _open_named(self, place: str) -> None:
+    def _begin(self, place: str) -> None:
+        """Open a new copy: bring its head, unless another process does, or has done it."""
+        # Room is made before a lock of the copy is taken: who makes it may open any copy.
+        path, reserved, kept = marks_of(place), self._head_bytes(), 0
+        self._room.reserve(reserved)
+        try:
+            with self._lock, self._unremoved(place):
+
+                def bring() -> None:
+                    nonlocal kept
+                    content = self._bring_head()
+                    write_whole(path, content)
+                    kept = charge(np.frombuffer(content[:PAGE], np.uint8))
+
+                self._once(partial(os.path.exists, path), bring)
+                self._use_named(path)
+        finally:
+            self._room.settle(reserved, kept)
+
+    @contextmanager
+    def _unremoved(self, place: str) -> Iterator[None]:
+        """Open the file, and keep processes that need its space from removing it meanwhile."""
         while True:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
-                self._descriptor = -1
-            try:
-                self._descriptor = open_shared(place)
-            except PermissionError:  # another user's: it is used as it is
-                self._base_place, self.place, self.facts = place, None, Facts()
-                self._open_unnamed()
-                return
+                self._descriptor, self._reader = -1, None
+            self._descriptor = open_shared(place)
             lock(self._descriptor, OPENING, shared=True)
-            # Who needed its space may have removed it meanwhile.
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # it was removed before
                 if os.path.samestat(os.fstat(self._descriptor), os.stat(place)):
                     break
         try:
-            path = marks_of(place)
-            self._once(partial(os.path.exists, path), partial(self._begin, path))
-            with open(path, "r+b") as file:
-                self._use_marks(mmap.mmap(file.fileno(), 0))
+            yield
         finally:
             unlock(self._descriptor, OPENING)
 
-    def _begin(self, path: str) -> None:
-        """Bring the head of a new copy."""
-        reserved, kept = self._head_bytes(), 0
-        self._room.reserve(reserved)
-        try:
-            content = self._bring_head()
-            write_whole(path, content)
-            kept = charge(np.frombuffer(content[:PAGE], np.uint8))
-        finally:
-            self._room.settle(reserved, kept)
+    def _use_named(self, path: str) -> None:
+        with suppress(FileNotFoundError), open(path, "r+b") as file:
+            self._use_marks(mmap.mmap(file.fileno(), 0))
 
     def _open_base(self) -> None:
         """Open a copy that can only be read, if there is one."""
@@ -659,7 +691,7 @@ class CachedFile:
         reader = self._open_reader()
         for name in self._fields:
             first = self._first_mark(name)
-            here = np.flatnonzero(marks[first : first + self.shard.records]) if first else None
+            here = self._marked(marks, name) if first else None
             if not marks[self._field_mark(name)]:
                 continue
             try:

@@ -2,6 +2,18 @@
 
 They belong to an open file description (fcntl(2), F_OFD_SETLK), so one held by a killed process is
 never left behind, and closing another descriptor of the file does not drop it.
+
+The order of a cache's locks. Who holds one takes only those below it, and none of the same line:
+
+1. `CachedFile._opening`: one thread opens a copy that may have to be brought.
+2. `Cache._turns`, byte `_TURN`: one thread makes room, for copies that are open. Others only look whether it is free.
+3. `Cache._changing`, byte `_CHANGE` (`Cache._alone`): to reserve, to settle, to give up. Their holder opens copies
+   only by `open_here`, which brings nothing. It waits for readers, and has this process release what it holds.
+4. The places of parts (`CachedFile._claim`), in ascending order: to bring parts, or to free them.
+5. `CachedFile._lock`, then a copy's byte `OPENING`, then `ONCE`; or its byte `COUNT`.
+6. `Cache._lock`, `CachedFile._turns`, and others that are held for an instant.
+
+A thread for requests never waits for what only another such thread can do: `requests.at_once`.
 """
 
 from __future__ import annotations

@@ -322,10 +322,14 @@ def _beside_main(process: int) -> Threads:
 
 
 def at_once(*calls: Callable[[], _T]) -> list[_T]:
-    """Return what several calls return, made side by side."""
+    """Return what several calls return, made side by side.
+
+    This thread makes those that no other one has begun: the others may all wait for what it does.
+    """
     futures = [submit(call) for call in calls]
     try:
-        return [future.result() for future in futures]
+        own = {at: calls[at]() for at in reversed(range(len(calls))) if futures[at].cancel()}
+        return [own[at] if at in own else future.result() for at, future in enumerate(futures)]
     finally:
         for future in futures:  # after an error
             future.cancel()
