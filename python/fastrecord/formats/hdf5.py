@@ -148,6 +148,7 @@ class _File:
             if not all(isinstance(name, str) for name in found):
                 raise ValueError("a name is not UTF-8")
             self.datasets = {name: each for name, each in found.items() if isinstance(each, self._h5py.Dataset)}
+            self.left_out = self._left_out(root, found)
             self.metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
             self.card = self._card() if group == "/" else None
         except (OSError, RuntimeError, KeyError, ValueError) as err:
@@ -176,11 +177,36 @@ class _File:
                 f"together, such as --set datasets={longest}"
             )
         self.count = next(iter(lengths))
-        for name, each in self.datasets.items():
-            self._check(name, each)
-        self.columns = {
-            column.field.name: column for name, each in self.datasets.items() for column in self._columns(name, each)
-        }
+        try:
+            for name, each in self.datasets.items():
+                self._check(name, each)
+            self.columns = {
+                column.field.name: column
+                for name, each in self.datasets.items()
+                for column in self._columns(name, each)
+            }
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as err:
+            raise self.error(f"{name!r} cannot be read: {err}", "copy the file again, or --set datasets=...") from err
+
+    def _left_out(self, root: Any, found: Mapping[str, Any]) -> list[str]:
+        """Return what is not read: links to other places, and what is neither a group nor an array."""
+        links: dict[str, Any] = {}
+        root.visititems_links(lambda name, link: links.setdefault(name, link) and None)
+        names = []
+        for name, link in sorted(links.items()):
+            if isinstance(link, self._h5py.ExternalLink):
+                names.append(f"{name} (a link into another file, {link.filename})")
+            elif isinstance(link, self._h5py.SoftLink):
+                names.append(f"{name} (a link to {link.path})")
+            elif name not in found:
+                names.append(f"{name} (another name of what is read already)")
+            elif not isinstance(found[name], self._h5py.Group) and not name.startswith((CARD, _SHAPES)):
+                each = found[name]
+                if not isinstance(each, self._h5py.Dataset):
+                    names.append(f"{name} (a named type)")
+                elif not each.ndim:
+                    names.append(f"{name} (a single value, not one for each record)")
+        return names
 
     def _card(self) -> Card | None:
         held = self.file.get(CARD)
@@ -308,6 +334,8 @@ class Hdf5Source(Source):
             self.close()
             raise
         first = self._files[0]
+        several = len(files) > 1
+        self.left_out = [f"{file.path}: {each}" if several else each for file in self._files for each in file.left_out]
         self._starts = np.cumsum([0, *(file.count for file in self._files)]).tolist()
         self.metadata = first.card.metadata if first.card is not None else first.metadata
         self.fields = self._named([column.field for column in first.columns.values()])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fastrecord.errors import Code
-from fastrecord.interchange.files.arrow import ArrowSource, open_files
+from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, open_files
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.source import Source
 
@@ -34,7 +34,10 @@ class HuggingFaceFormat(Format):
 
     name = "huggingface"
     title = "Hugging Face datasets"
-    settings: Mapping[str, Setting] = {"split": Setting("the split to read, such as train, if there are several")}
+    settings: Mapping[str, Setting] = {
+        "split": Setting("the split to read, such as train, if there are several"),
+        "structs": STRUCTS,
+    }
 
     def recognise(self, found: Found) -> str | None:
         """See `Format.recognise`."""
@@ -55,21 +58,22 @@ class HuggingFaceFormat(Format):
         if len(folders) != 1 or not os.path.isdir(folders[0]):
             raise Code.SOURCE.error(f"{', '.join(folders)}: not one folder of a data set: name the folder itself")
         folder, split = folders[0], settings.get("split")
+        structs = settings.get("structs") != "json"
         if os.path.exists(os.path.join(folder, _DICT)):
             splits = (_json(folder, _DICT) or {}).get("splits")
             if not isinstance(splits, list) or not all(_is_name(each) for each in splits):
                 raise Code.SOURCE.error(f"{folder}/{_DICT}: it does not name its splits: save the data set again")
-            return _saved(os.path.join(folder, _chosen(folder, splits, split)))
+            return _saved(os.path.join(folder, _chosen(folder, splits, split)), structs=structs)
         if os.path.exists(os.path.join(folder, _STATE)):
             state = _json(folder, _STATE)
             own = state.get("_split") if isinstance(state, dict) else None
             if split not in (None, own):
                 raise Code.SOURCE.error(f"{folder}: it is the split {own}, not {split}: leave out --set split")
-            return _saved(folder)
-        return _loose(folder, split)
+            return _saved(folder, structs=structs)
+        return _loose(folder, split, structs=structs)
 
 
-def _saved(folder: str) -> Source:
+def _saved(folder: str, *, structs: bool) -> Source:
     """Open a folder that `Dataset.save_to_disk` wrote."""
     state = _json(folder, _STATE)
     try:
@@ -91,11 +95,14 @@ def _saved(folder: str) -> Source:
         runs = [np.asarray(run.columns["indices"]).astype(np.int64) for run in source.read(0, ["indices"])]
         rows = np.concatenate([np.empty(0, np.int64), *runs])
     return ArrowSource(
-        open_files([os.path.join(folder, name) for name in data], marked=True), _features(folder), indices=rows
+        open_files([os.path.join(folder, name) for name in data], marked=True),
+        _features(folder),
+        indices=rows,
+        structs=structs,
     )
 
 
-def _loose(folder: str, split: str | None) -> Source:
+def _loose(folder: str, split: str | None, *, structs: bool) -> Source:
     """Open the files of a split in a folder of a cache or a repository."""
     places = [folder, os.path.join(folder, "data")] if os.path.isdir(os.path.join(folder, "data")) else [folder]
     splits: dict[str, list[str]] = {}
@@ -108,7 +115,8 @@ def _loose(folder: str, split: str | None) -> Source:
                 splits.setdefault(of, []).append(os.path.join(place, name))
     if not splits:
         raise Code.SOURCE.error(f"{folder}: no files *.arrow or *.parquet of a data set: name the folder that has them")
-    return ArrowSource(open_files(splits[_chosen(folder, list(splits), split)], marked=True), _features(folder))
+    files = open_files(splits[_chosen(folder, list(splits), split)], marked=True)
+    return ArrowSource(files, _features(folder), structs=structs)
 
 
 def _features(folder: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
-from fastrecord.interchange.files.arrow import ArrowSource, arrow, is_stream, open_files
+from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, arrow, is_stream, open_files
 from fastrecord.interchange.files.to_arrow import CannotHoldError, arrow_array, arrow_type
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
@@ -46,6 +46,7 @@ class ParquetFormat(Format):
             "(the default), or binary",
             ("struct", "binary"),
         ),
+        "structs": STRUCTS,
     }
 
     def recognise(self, found: Found) -> str | None:
@@ -60,8 +61,7 @@ class ParquetFormat(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
-        del settings
-        return ArrowSource(open_files(expand(source, _SUFFIXES)))
+        return ArrowSource(open_files(expand(source, _SUFFIXES)), structs=settings.get("structs") != "json")
 
     def refuse(self, schema: Schema) -> Refusal:
         """See `Format.refuse`."""

@@ -81,12 +81,14 @@ class Source(ABC):
         classes: Names of the classes of the field that is renamed to "label", position = label;
             None without names.
         metadata: Entries for the metadata of a .frec file, JSON-able.
+        left_out: What it holds and does not read, and why: "link (a link to another file)".
     """
 
     fields: Sequence[SourceField]
     paths: Sequence[str]
     classes: Sequence[str] | None = None
     metadata: Mapping[str, Any] = {}
+    left_out: Sequence[str] = ()
 
     @abstractmethod
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
@@ -112,6 +114,19 @@ class Source(ABC):
         """
         del name, kind
         return False
+
+    def fill(self, name: str, value: Any) -> bool:
+        """Put a value in the place of nulls of a field, in what is read from now on.
+
+        Returns:
+            Whether the source does. By default it does not.
+        """
+        del name, value
+        return False
+
+    def nulls(self) -> Mapping[str, int]:
+        """Return the number of nulls by field, where it is known without reading all records."""
+        return {}
 
     def count(self) -> int | None:
         """Return the number of records if it is known without reading all of them."""

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from io import BytesIO
 from itertools import chain, islice
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
 from fastrecord.interchange import Rows, Source, SourceField, usual_type
+from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
@@ -53,6 +55,7 @@ def pack_dataset(
     crop_ready: str | None = None,
     crop_index: bool = False,
     sixteen_bit: str | None = None,
+    fill: Mapping[str, Any] | None = None,
     commit_bytes: int = 1 << 30,
     staging: str | os.PathLike[str] | None = None,
     store_options: Mapping[str, Any] | None = None,
@@ -63,7 +66,10 @@ def pack_dataset(
     An item is a dict, a tuple or list, a named tuple, a dataclass, or one value. Its values: images
     of Pillow are encoded (a file that Hugging Face holds keeps its bytes); arrays and tensors become
     array fields, with open dimensions if the first 64 items differ in shape; int, float, bool, str,
-    bytes (image, if all begin like one); dicts and lists of JSON values.
+    bytes (image, if most begin like one); dicts and lists of JSON values.
+
+    A Hugging Face data set without a format or transform comes in as `fastrecord import` takes the
+    folder that it was saved to: with the same names, types and keys.
 
     Names of classes, `dataset.classes` as in torchvision or a ClassLabel of Hugging Face, become the
     file's classes if there is an integer field "label".
@@ -94,6 +100,7 @@ def pack_dataset(
         crop_ready: Likewise.
         crop_index: Likewise.
         sixteen_bit: Likewise.
+        fill: Name of a field -> value for None, as in `fastrecord.import_records`.
         commit_bytes: Likewise.
         staging: Likewise.
         store_options: Likewise.
@@ -118,16 +125,20 @@ def pack_dataset(
     names, types = _wanted(fields)
     encode = _Encode(images, quality or _QUALITY)
     _check_dataset(dataset, shards)
-    with _DatasetSource(
-        dataset, names, num_workers, encode, exact=shards is not None, skip=bad_files == "skip"
-    ) as source:
-        mapping = None if names is None or source.positional else dict(zip(names, names, strict=True))
+    source: Source
+    if _is_table(dataset):
+        source, positional = ArrowSource([_TableFile(dataset)]), False
+    else:
+        source = _DatasetSource(dataset, names, num_workers, encode, exact=shards is not None, skip=bad_files == "skip")
+        positional = source.positional
+    with source:
+        mapping = None if names is None or positional else dict(zip(names, names, strict=True))
         return store(
             source,
             os.fspath(path),
             type(dataset).__name__,
             mode,
-            Chosen("dataset", mapping, types, {}, compression, recode),
+            Chosen("dataset", mapping, types, {}, compression, recode, fill or {}),
             classes_from=None,
             bad_files=bad_files,
             shards=shards,
@@ -139,6 +150,32 @@ def pack_dataset(
             started=started,
             number_names=False,
         )
+
+
+def _is_table(dataset: Any) -> bool:
+    """Return whether it is a data set of Hugging Face that gives what it stores."""
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(dataset, datasets.Dataset) and dataset.format["type"] is None
+
+
+class _TableFile(ArrowFile):
+    """The table of a data set of Hugging Face, whose files are brought in."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.rows = dataset, len(dataset)
+        self.path = type(dataset).__name__
+        self.schema = dataset.features.arrow_schema
+
+    def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """See `ArrowFile.batches`."""
+        embed = import_module("datasets.table").embed_table_storage
+        view = self.dataset.select_columns(list(names)).with_format("arrow")
+        rows = SAMPLE
+        while start < self.rows:
+            table = embed(view[start : start + rows]).combine_chunks()
+            start += table.num_rows
+            rows = int(min(max(ROWS_BYTES * table.num_rows // max(table.nbytes, 1), 1), ROWS))
+            yield from table.to_batches()
 
 
 def _wanted(fields: Sequence[str] | Mapping[str, FieldType] | Schema | None) -> tuple[list[str] | None, dict[str, Any]]:
@@ -161,6 +198,7 @@ class _DatasetSource(Source):
     ) -> None:
         self.dataset, classes = _stored_images(dataset)
         self.workers, self.encode = workers, encode
+        self.fills: dict[str, Any] = {}
         self.is_map = _is_map(dataset)
         # The length of an iterable data set may be a guess, which only shards rely on.
         self.length = self.count() if self.is_map or exact else None
@@ -199,6 +237,10 @@ class _DatasetSource(Source):
 
     def count(self) -> int | None:
         return len(self.dataset) if hasattr(self.dataset, "__len__") else None
+
+    def fill(self, name: str, value: Any) -> bool:
+        self.fills[name] = value
+        return True
 
     def place(self, number: int) -> str:
         return f"{self._name}: item {number:,}"
@@ -293,7 +335,8 @@ class _DatasetSource(Source):
                 rows.append(item if in_order else [item[i] for i in order])
         by_field = zip(*rows, strict=True) if rows else [[] for _ in names]
         columns: dict[str, Sequence[Any]] = {
-            name: self.encode.column(values) for name, values in zip(names, by_field, strict=True)
+            name: self.encode.column(values if name not in self.fills else self._filled(name, values))
+            for name, values in zip(names, by_field, strict=True)
         }
         unfit = {
             at: f"field {name!r}: {value.reason}"
@@ -307,6 +350,9 @@ class _DatasetSource(Source):
             bad |= {numbers[at]: reason for at, reason in unfit.items()}
             columns = {name: [v for at, v in enumerate(values) if at not in unfit] for name, values in columns.items()}
         return columns, bad
+
+    def _filled(self, name: str, values: Sequence[Any]) -> list[Any]:
+        return [self.fills[name] if value is None else value for value in values]
 
 
 def _until_the_end(loader: Any) -> Iterator[Any]:

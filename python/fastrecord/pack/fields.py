@@ -85,6 +85,7 @@ def plan_fields(
     mapping: Mapping[str, str] | None = None,
     types: Mapping[str, FieldType] | None = None,
     compression: str | None = None,
+    fill: Mapping[str, Any] | None = None,
 ) -> list[PlannedField]:
     """Choose the fields to store.
 
@@ -94,6 +95,7 @@ def plan_fields(
         mapping: Name in the file -> name in the source; then no other field is stored.
         types: Name in the file -> type, for fields that get another one than the source has.
         compression: Codec for arrays that are not small, bytes, json and lists.
+        fill: Name in the file -> value for nulls of the source, or its text.
 
     Raises:
         FastRecordError: the source has no such field, two fields would have one name, or a type
@@ -116,7 +118,7 @@ def plan_fields(
                 raise Code.NO_SUCH_FIELD.error(f"{where}: no field is called {name!r}: the source has {known}")
         names = [(name, by_name[given]) for name, given in mapping.items()]
     wanted = dict(types or {})
-    unknown = wanted.keys() - {name for name, _ in names}
+    unknown = (wanted.keys() | (fill or {}).keys()) - {name for name, _ in names}
     if unknown:
         raise Code.NO_SUCH_FIELD.error(
             f"{where}: no field to store is called {min(unknown)!r}: there are {', '.join(name for name, _ in names)}"
@@ -124,7 +126,30 @@ def plan_fields(
     for at, (name, field) in enumerate(names):
         if name in wanted and source.read_as(field.name, wanted[name]):
             names[at] = (name, replace(field, type=wanted[name]))
+    stored = dict(names)
+    for name, value in (fill or {}).items():
+        field = stored[name]
+        if not source.fill(field.name, _filling(value, field.type, name)):
+            raise Code.NO_SUCH_FIELD.error(f"{where}: field {name!r} has no nulls: leave out --fill {name}")
     return [_planned(name, field, wanted.get(name), compression, where) for name, field in names]
+
+
+def _filling(value: Any, kind: FieldType, name: str) -> Any:
+    """Return the value for nulls of a field, of a value or its text."""
+    try:
+        if kind.name == "string":
+            return str(value)
+        if kind.name in ("image", "bytes"):
+            if isinstance(value, bytes):
+                return value
+            raise ValueError("bytes have no text")
+        if isinstance(value, str) and (kind.shape != () or kind.name == "bool"):
+            value = json.loads(value)
+        return value if kind.name in ("json", "list") else _to_numbers(kind)(value)
+    except (ValueError, TypeError, OverflowError) as err:
+        raise Code.NO_SUCH_FIELD.error(
+            f"field {name!r}: {value!r} does not fit {kind}: {err}: give another value to --fill"
+        ) from err
 
 
 def plain_name(name: str) -> str:

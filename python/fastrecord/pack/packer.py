@@ -82,6 +82,7 @@ class PackSummary:
             without a common scale.
         format: Format of the source of an import; None for a pack.
         recognised: Why the source was taken for it; None if the caller named the format.
+        left_out: What the source of an import holds and does not give, and why.
         manifest: The `dataset.json` that names the files as shards of one data set; None without one.
         not_named: Why no `dataset.json` names the new shards; None if one does, or the output is one file.
         seconds: Wall time.
@@ -101,6 +102,7 @@ class PackSummary:
     scale: int | None = None
     format: str | None = None
     recognised: str | None = None
+    left_out: list[str] = field(default_factory=list)
     manifest: str | None = None
     not_named: str | None = None
     seconds: float = 0.0

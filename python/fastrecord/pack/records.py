@@ -57,7 +57,11 @@ class Preview:
         fields: For each field its name, its type, its name in the source, and what it is there.
         records: Number of records, or None if it is not known without reading them all.
         classes: Number of class names; None if labels have no names.
-        first: The first records.
+        first: The first good records.
+        numbers: Their numbers in the source.
+        bad: Number in the source -> why the record is bad, up to the last of the first records.
+        nulls: Name of a field -> number of nulls in it, where it is known without reading all records.
+        left_out: What the source holds and does not give, and why.
     """
 
     format: str
@@ -66,6 +70,10 @@ class Preview:
     records: int | None
     classes: int | None
     first: list[dict[str, Any]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
 
 
 def import_records(
@@ -75,6 +83,7 @@ def import_records(
     *,
     mapping: Mapping[str, str] | None = None,
     types: Mapping[str, FieldType | str] | None = None,
+    fill: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
     append: bool = False,
     resume: bool = False,
@@ -112,6 +121,8 @@ def import_records(
             Other fields are left out. By default all fields are stored.
         types: Name in the file -> type, as a `FieldType` or a text such as "int32", for fields that
             get another type than by default.
+        fill: Name in the file -> value for nulls of the source, or its text, such as {"label": -1}.
+            By default a record with a null is bad.
         settings: Settings of the format; see docs/formats.md.
         append: Add records to `path`, as in `fastrecord.pack_folder`.
         resume: Continue a killed or interrupted import of the same source; begin if there is
@@ -161,7 +172,7 @@ def import_records(
             out,
             where,
             mode,
-            Chosen(found.name, mapping, types, settings or {}, compression, recode),
+            Chosen(found.name, mapping, types, settings or {}, compression, recode, fill or {}),
             classes_from=None if classes_from is None else os.fspath(classes_from),
             bad_files=bad_files,
             shards=shards,
@@ -173,6 +184,7 @@ def import_records(
             started=started,
         )
         summary.format, summary.recognised = found.name, why or None
+        summary.left_out = list(each.left_out)
         return summary
 
 
@@ -182,6 +194,7 @@ def preview_records(
     *,
     mapping: Mapping[str, str] | None = None,
     types: Mapping[str, FieldType | str] | None = None,
+    fill: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
     records: int = _SHOWN,
 ) -> Preview:
@@ -192,6 +205,7 @@ def preview_records(
         format: Likewise.
         mapping: Likewise.
         types: Likewise.
+        fill: Likewise.
         settings: Likewise.
         records: Number of records to return.
 
@@ -199,18 +213,29 @@ def preview_records(
         As `import_records` does.
     """
     with opened(source, format, settings) as (found, each, where, why):
-        fields = plan_fields(each, where, mapping, _types(types))
+        fields = plan_fields(each, where, mapping, _types(types), fill=fill)
         first: list[dict[str, Any]] = []
+        numbers: list[int] = []
+        bad: dict[int, str] = {}
         names = [planned.source.name for planned in fields]
         for rows in each.read(0, list(dict.fromkeys(names))):
-            columns = {planned.name: planned.converted(rows.columns[planned.source.name])[0] for planned in fields}
-            good = rows.count - len(rows.bad)
-            first += [{name: values[i] for name, values in columns.items()} for i in range(min(good, records))]
+            wrong = dict(rows.bad)
+            columns = {}
+            for planned in fields:
+                columns[planned.name], unfit = planned.converted(rows.columns[planned.source.name])
+                wrong |= {rows.numbers[i]: reason for i, reason in unfit.items()}
+            good = [i for i, number in enumerate(rows.numbers) if number not in wrong][: records - len(first)]
+            first += [{name: values[i] for name, values in columns.items()} for i in good]
+            numbers += [rows.numbers[i] for i in good]
+            bad |= wrong
             if len(first) >= records:
                 break
+        bad = {number: reason for number, reason in sorted(bad.items()) if not numbers or number < numbers[-1]}
         described = [(planned.name, planned.type, planned.source.name, planned.source.origin) for planned in fields]
         known = each.class_names()
-        return Preview(found.name, why, described, each.count(), None if known is None else len(known), first[:records])
+        nulls = {planned.name: count for planned in fields if (count := each.nulls().get(planned.source.name))}
+        classes = None if known is None else len(known)
+        return Preview(found.name, why, described, each.count(), classes, first, numbers, bad, nulls, each.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +248,7 @@ class Chosen:
     settings: Mapping[str, str]
     compression: str | None
     recode: Recode
+    fill: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -335,7 +361,7 @@ def _store(
 ) -> PackSummary:
     """Store the records in files of this machine, as `store` says."""
     recode, types = chosen.recode, _types(chosen.types)
-    fields = plan_fields(source, where, chosen.mapping, types, chosen.compression)
+    fields = plan_fields(source, where, chosen.mapping, types, chosen.compression, chosen.fill)
     if shard_size is not None and (recode.changes or chosen.compression is not None):
         raise ValueError("changed images and compressed values have no known size before: give shards, not shard_size")
     images = [planned.name for planned in fields if planned.type.name == "image"]
@@ -355,7 +381,8 @@ def _store(
     schema = schema_of(fields)
     names = {planned.name: [planned.source.name, str(planned.type)] for planned in fields}
     digest = ImportSettings.digest_of(source)
-    this = ImportSettings(chosen.format, digest, names, chosen.settings, recode)
+    fill = {f"fill {name}": str(value) for name, value in chosen.fill.items()}
+    this = ImportSettings(chosen.format, digest, names, {**chosen.settings, **fill}, recode)
     total = source.count()
     if shards is not None:
         if total is None:

@@ -12,6 +12,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
+from tests.support.commands import good
 from tests.support.formats.exchanging import (
     assert_round_trip,
     assert_same,
@@ -311,3 +312,24 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(fr.FastRecordError, match=r"HDF5 needs the package h5py: .*pip install 'fastrecord\[hdf5\]'"):
         opened(tmp_path / "a.h5")
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(5)
+        file["soft"] = h5py.SoftLink("/x")
+        file["group/far"] = h5py.ExternalLink("b.h5", "/y")
+        file["same"] = file["x"]
+        file["scalar"] = 3
+        file["type"] = np.dtype("f4")
+    left = [
+        "group/far (a link into another file, b.h5)",
+        "scalar (a single value, not one for each record)",
+        "soft (a link to /x)",
+        "type (a named type)",
+        "x (another name of what is read already)",
+    ]
+    shown = good("import", tmp_path / "a.h5", "--dry-run")
+    assert [line.removeprefix("left out: ") for line in shown.splitlines() if line.startswith("left out")] == left
+    assert fr.import_records(tmp_path / "a.h5", tmp_path / "a.frec").left_out == left
+    assert "left out: soft (a link to /x)" in good("import", tmp_path / "a.h5", tmp_path / "b.frec")

@@ -65,7 +65,7 @@ def check(found: list[dict[str, Any]], numbers: list[int]) -> None:
         assert own["views"] == PICTURES[: i % 3]
         assert own["grid"] == plain(GRIDS[i])
         assert own["frames"] == plain(np.full((i % 3 + 1, 2, 1), i, np.uint8))
-        assert own["meta"] == {"a": i, "b": "x"}
+        assert (own["meta.a"], own["meta.b"]) == (i, "x")
 
 
 def test_a_saved_data_set_comes_in(tmp_path: Path, dataset: Any) -> None:
@@ -84,9 +84,11 @@ def test_a_saved_data_set_comes_in(tmp_path: Path, dataset: Any) -> None:
             "views": "list(image)",
             "grid": "array(float32, (2, 3))",
             "frames": "array(uint8, (None, 2, 1))",
-            "meta": "json",
+            "meta.a": "int64",
+            "meta.b": "string",
         }
-        assert renames(source) == {"img": "image", "label": "label"}
+        dots = {"meta.a": "meta_a", "meta.b": "meta_b"}
+        assert renames(source) == {"img": "image", "label": "label"} | dots
         assert source.classes == ["cat", "dog", "fox"]
         check(records(source), list(range(COUNT)))
         check(records(source, 17), list(range(17, COUNT)))
@@ -183,3 +185,32 @@ def test_damage_is_named(tmp_path: Path, dataset: Any) -> None:
     state.write_text(text)
     with pytest.raises(fr.FastRecordError, match=r"not one folder.*FR752"):
         open_source(HUGGINGFACE, shard)
+
+
+def test_a_loaded_data_set_comes_in_as_its_folder_does(tmp_path: Path, dataset: Any) -> None:
+    rows = dataset.select(range(20, 3, -1))
+    rows.save_to_disk(tmp_path / "saved")
+    fr.import_records(tmp_path / "saved", tmp_path / "a.frec")
+    fr.pack_dataset(rows, tmp_path / "b.frec")
+    foreign_entries = ("packs",)
+    with fr.Reader(tmp_path / "a.frec") as one, fr.Reader(tmp_path / "b.frec") as two:
+        assert one.schema == two.schema
+        assert {k: v for k, v in one.metadata.items() if k not in foreign_entries} == {
+            k: v for k, v in two.metadata.items() if k not in foreign_entries
+        }
+        assert [plain(record) for record in one] == [plain(record) for record in two]
+    fr.pack_dataset(rows, tmp_path / "c.frec", fields=["img", "label"])
+    with fr.Reader(tmp_path / "c.frec") as reader:
+        assert list(reader.schema) == ["img", "label"]
+
+
+def test_images_that_a_data_set_names_are_brought_in(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.jpg").write_bytes(PICTURES[number])
+    rows = {"image": [str(tmp_path / f"{number}.jpg") for number in range(4)], "label": [0, None, 1, 2]}
+    dataset = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    fr.pack_dataset(dataset, tmp_path / "out.frec", fill={"label": 7})
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert [bytes(record["image"]) for record in reader] == PICTURES[:4]
+        assert reader.column("label").tolist() == [0, 7, 1, 2]
+        assert reader[3]["key"] == "3.jpg"

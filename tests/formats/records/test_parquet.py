@@ -14,6 +14,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
+from tests.support.commands import failed, good
 from tests.support.formats import foreign
 from tests.support.formats.foreign import open_source, plain, records, renames, types
 
@@ -85,7 +86,9 @@ EXPECTED = {
     "tensor": "array(int32, (2, 3))",
     "grid": "array(float32, (2, 3))",
     "frames": "array(int16, (None, 2, 1))",
-    "nested": "json",
+    "nested.a": "int64",
+    "nested.b": "json",
+    "nested.d": "json",
     "when": "string",
     "price": "string",
     "empty": "json",
@@ -114,7 +117,7 @@ def check(found: list[dict[str, Any]], start: int = 0) -> None:
         assert record["grid"].tolist() == [[i, 1, 2], [3, 4, 5]]
         assert record["frames"].shape == (i % 3, 2, 1)
         assert record["frames"].tolist() == [[[1], [i]]] * (i % 3)
-        assert own["nested"] == {"a": i, "b": [{"c": "x"}], "d": None}
+        assert [own[f"nested.{name}"] for name in "abd"] == [i, [{"c": "x"}], None]
         assert own["when"].startswith(f"2024-01-01 00:00:{i:02d}")
         assert own["price"] == f"{i}.50"
         assert own["empty"] is None
@@ -140,7 +143,8 @@ def test_all_types_come_in_from_any_record_on(tmp_path: Path, kind: str) -> None
     assert "begins as" in why
     with open_source(chosen, path) as source:
         assert types(source) == EXPECTED
-        assert renames(source) == {"picture": "image", "label": "label"}
+        dots = {f"nested.{name}": f"nested_{name}" for name in "abd"}
+        assert renames(source) == {"picture": "image", "label": "label"} | dots
         assert source.classes == ["cat", "dog", "fox"]
         assert source.count() == COUNT
         assert source.place(12) == f"{path}: record 12"
@@ -200,7 +204,7 @@ def test_bad_values_are_bad_records(tmp_path: Path) -> None:
             "text": pa.array(["a", None, "c", "d", "e"]),
             "numbers": pa.array([[1], [2], [None], [4], [5]], pa.list_(pa.int32())),
             "picture": pa.array([{"bytes": IMAGES[0], "path": "x"}] * 3 + [{"bytes": None, "path": "x"}] * 2),
-            "meta": pa.array([None, None, None, None, {"a": 1}]),
+            "meta": pa.array([None, None, None, None, [[{"a": 1}]]]),
         }
     )
     for kind in ("parquet", "stream"):
@@ -384,3 +388,76 @@ def size(data: bytes) -> tuple[int, int]:
 
     with Image.open(io.BytesIO(data)) as image:
         return image.size
+
+
+def with_nulls(path: Path) -> Path:
+    rows = range(8)
+    data = pa.table(
+        {
+            "image": pa.array([{"bytes": IMAGES[i], "path": f"cats/{i}.jpg"} for i in rows]),
+            "label": pa.array([None if i in (1, 5) else i for i in rows], pa.int64()),
+            "caption": pa.array([None if i == 2 else f"c{i}" for i in rows]),
+            "score": pa.array([None if i == 5 else i / 2 for i in rows]),
+            "seen": pa.array([None if i == 3 else True for i in rows]),
+            "objects": pa.array(
+                [None if i == 6 else {"bbox": [[float(i)] * 4] * (i % 3), "n": {"m": i}} for i in rows],
+                pa.struct({"bbox": pa.list_(pa.list_(pa.float32(), 4)), "n": pa.struct({"m": pa.int32()})}),
+            ),
+        }
+    )
+    pq.write_table(data, path, row_group_size=3)
+    return path
+
+
+def test_structs_are_fields_and_the_path_of_an_image_is_the_key(tmp_path: Path) -> None:
+    path, out = with_nulls(tmp_path / "a.parquet"), tmp_path / "out.frec"
+    source = open_source(PARQUET, path)
+    assert types(source) == {
+        "image": "image",
+        "label": "int64",
+        "caption": "string",
+        "score": "float64",
+        "seen": "bool",
+        "objects.bbox": "list(array(float32, (4,)))",
+        "objects.n.m": "int32",
+        "image.path": "string",
+    }
+    assert renames(source) == {
+        "label": "label", "image": "image", "objects.bbox": "objects_bbox", "objects.n.m": "objects_n_m",
+        "image.path": "key",
+    }  # fmt: skip
+    summary = fr.import_records(path, out, bad_files="skip")
+    assert [(place, why.split(":")[0]) for place, why in summary.skipped] == [
+        (f"{path}: record {number}", f"column {name!r}")
+        for number, name in ((1, "label"), (2, "caption"), (3, "seen"), (5, "label"), (6, "objects.bbox"))
+    ]
+    with fr.Reader(out) as reader:
+        assert reader[1]["key"] == "cats/4.jpg"
+        assert [box.tolist() for box in reader[1]["objects_bbox"]] == [[4.0] * 4]
+        assert reader.column("objects_n_m").tolist() == [0, 4, 7]
+    assert types(open_source(PARQUET, path, structs="json"))["objects"] == "json"
+
+
+def test_a_null_is_filled_with_a_value(tmp_path: Path) -> None:
+    path, out = with_nulls(tmp_path / "a.parquet"), tmp_path / "out.frec"
+    fill = "label=-1,caption=none,score=0.5,seen=false,objects_bbox=[],objects_n_m=9"
+    good("import", path, out, "--fill", fill)
+    with fr.Reader(out) as reader:
+        assert reader.column("label").tolist() == [0, -1, 2, 3, 4, -1, 6, 7]
+        assert [reader[i]["caption"] for i in (1, 2)] == ["c1", "none"]
+        assert (reader[5]["score"], reader[3]["seen"], reader[2]["seen"]) == (0.5, False, True)
+        assert (list(reader[6]["objects_bbox"]), reader[6]["objects_n_m"]) == ([], 9)
+    assert "the value is null: put a value in its place with --fill" in failed("import", path, tmp_path / "b.frec")
+    assert "'x' does not fit int64" in failed("import", path, tmp_path / "c.frec", "--fill", "label=x")
+    assert "no field to store is called 'nothing'" in failed("import", path, tmp_path / "c.frec", "--fill", "nothing=1")
+    tar = Path(__file__).parent / "data"  # a format without nulls
+    assert "has no nulls" in failed("import", tar / "mds/plain", tmp_path / "c.frec", "--fill", "label=1")
+
+
+def test_a_dry_run_counts_nulls_and_numbers_records_as_the_source_does(tmp_path: Path) -> None:
+    shown = good("import", with_nulls(tmp_path / "a.parquet"), "--dry-run")
+    assert "nulls: 2 in label: --fill label=VALUE" in shown
+    assert "nulls: 1 in objects_n_m" in shown
+    assert "record 1: bad: column 'label': the value is null" in shown
+    assert [line for line in shown.splitlines() if line.startswith("record")][-1] == "record 7:"
+    assert "np." not in shown

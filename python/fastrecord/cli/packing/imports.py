@@ -57,6 +57,14 @@ _WIDTH = 60
     metavar="NAME=TYPE",
     help="Store a field as another type: int32, string, 'array(float32, (3, None))'. May be repeated.",
 )
+@click.option(
+    "--fill",
+    multiple=True,
+    callback=parse_pairs,
+    metavar="NAME=VALUE",
+    help="Store VALUE in the place of a null: label=-1, caption=none, boxes=[]. May be repeated. By default a record "
+    "with a null is a bad one.",
+)
 @settings_option
 @click.option(
     "--lmdb-values",
@@ -79,6 +87,7 @@ def import_(
     dry_run: bool,
     mapping: dict[str, str],
     types: dict[str, str],
+    fill: dict[str, str],
     settings: dict[str, str],
     lmdb_values: str | None,
     append: bool,
@@ -107,7 +116,7 @@ def import_(
         out = given.pop()
     if not given:
         raise click.UsageError("Missing argument 'SRC'.")
-    chosen: dict[str, Any] = {"mapping": mapping or None, "types": types, "settings": settings}
+    chosen: dict[str, Any] = {"mapping": mapping or None, "types": types, "fill": fill, "settings": settings}
     try:
         if dry_run:
             preview = preview_records(given, format_, **chosen)
@@ -134,6 +143,7 @@ def import_(
     else:
         if summary.recognised is not None:
             say(f"format: {summary.format} ({summary.recognised})")
+        say(*(f"left out: {each}" for each in summary.left_out))
         print_summary(summary, resumed=resume, skipped="records that cannot be read")
 
 
@@ -142,7 +152,8 @@ def _show(preview: Preview, *, as_json: bool) -> None:
         fields = [{"name": n, "type": str(t), "from": f, "origin": o} for n, t, f, o in preview.fields]
         rows = [{name: _short(value) for name, value in record.items()} for record in preview.first]
         data = {"format": preview.format, "why": preview.why, "records": preview.records, "fields": fields}
-        say(json.dumps(data | {"classes": preview.classes, "first": rows}))
+        more = {"numbers": preview.numbers, "bad": preview.bad, "nulls": preview.nulls, "left_out": preview.left_out}
+        say(json.dumps(data | {"classes": preview.classes, "first": rows} | more))
         return
     say(f"format: {preview.format}" + (f" ({preview.why})" if preview.why else ""))
     if preview.records is not None:
@@ -153,9 +164,13 @@ def _show(preview: Preview, *, as_json: bool) -> None:
     say("fields:")
     for name, kind, given, origin in preview.fields:
         say(f"  {name:{width}}  {kind}  from {given}" + (f" ({origin})" if origin else ""))
-    for number, record in enumerate(preview.first):
-        say(f"record {number}:")
-        for name, value in record.items():
+    for name, count in preview.nulls.items():
+        say(f"nulls: {count:,} in {name}: --fill {name}=VALUE, or --bad-files skip")
+    say(*(f"left out: {each}" for each in preview.left_out))
+    records = {**dict(zip(preview.numbers, preview.first, strict=True)), **preview.bad}
+    for number, record in sorted(records.items()):
+        say(f"record {number}:" if isinstance(record, dict) else f"record {number}: bad: {record}")
+        for name, value in record.items() if isinstance(record, dict) else ():
             say(f"  {name:{width}}  {_short(value)}")
 
 
@@ -167,7 +182,9 @@ def _short(value: Any) -> str:
         size = image_size(value)
         shape = "" if size is None else f", an image of {size[0]} x {size[1]}"
         return f"{bytes_text(memoryview(value).nbytes)}{shape}"
-    if hasattr(value, "shape") and value.shape:
-        return f"array {value.dtype} {tuple(value.shape)}"
+    if hasattr(value, "shape"):
+        if value.shape:
+            return f"array {value.dtype} {tuple(value.shape)}"
+        value = value.item()
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."

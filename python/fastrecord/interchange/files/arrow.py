@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.format import Setting
 from fastrecord.interchange.infer import SAMPLE, most_images
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
@@ -38,8 +40,14 @@ _LARGE_GROUP = 64 << 20
 _MAPPED = 64 << 20
 _PAIR = ["bytes", "path"]
 _NUMBERS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_FILL = "put a value in its place with --fill, or leave the column out by naming the others with --map"
 _MESSAGE = b"\xff\xff\xff\xff"
 _END = _MESSAGE + bytes(4)
+
+STRUCTS = Setting(
+    "What the members of structs are: `fields` of their own, called STRUCT.MEMBER (the default), or `json`",
+    ("fields", "json"),
+)
 
 _Feature: TypeAlias = Mapping[str, Any]
 
@@ -82,6 +90,11 @@ class ArrowFile(ABC):
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Yield record batches with some columns from a record on, each of about `ROWS_BYTES`."""
 
+    def nulls(self, name: str, column: str) -> int | None:
+        """Return the number of nulls in a part of a column, which is the column itself or a member; None: unknown."""
+        del name, column
+        return None
+
 
 class ParquetFile(ArrowFile):
     """A Parquet file. Only one batch is decoded at a time, however large a row group is."""
@@ -97,6 +110,24 @@ class ParquetFile(ArrowFile):
         self._bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
         self._large = max((group.total_byte_size for group in groups), default=0) > _LARGE_GROUP
         file.close()
+
+    def nulls(self, name: str, column: str) -> int | None:
+        """See `ArrowFile.nulls`."""
+        leaf = f"{name}.bytes" if name == column and _is_pair(self.schema.field(column).type) else name
+        count = 0
+        file = self._open()
+        try:
+            groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+            for found in (group.column(at) for group in groups for at in range(group.num_columns)):
+                if found.path_in_schema == leaf:
+                    if found.statistics is None or not found.statistics.has_null_count:
+                        return None
+                    count += found.statistics.null_count
+        except UnicodeDecodeError:  # of a damaged name
+            return None
+        finally:
+            file.close()
+        return count
 
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
         """See `ArrowFile.batches`."""
@@ -213,12 +244,18 @@ class _Column:
         values: Arrow array without nulls -> values. Raises `ValueError` if it cannot be.
         classes: The names of classes, if the column has some.
         certain: Whether the type is known without looking at the values.
+        of: The column of the file that it is, or is a part of.
+        pick: Returns it from that column.
+        nulls: What stands for a null; None: a null makes a bad record.
     """
 
     type: FieldType
     values: Callable[[Any], Any]
     classes: Sequence[str] | None = None
     certain: bool = True
+    of: str = ""
+    pick: Callable[[Any], Any] = lambda values: values
+    nulls: Any = None
 
 
 class ArrowSource(Source):
@@ -229,7 +266,12 @@ class ArrowSource(Source):
         features: Features of Hugging Face's datasets by column; None: as the first file's schema says.
         indices: Numbers of the records to read, in this order; None: all.
         metadata: Entries for the metadata of a .frec file.
+        structs: Whether the members of structs are fields of their own, called "struct.member"; else
+            structs are JSON.
     """
+
+    # The column of files whose paths are the keys.
+    _paths: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -237,8 +279,11 @@ class ArrowSource(Source):
         features: Mapping[str, _Feature] | None = None,
         indices: NDArray[np.int64] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        *,
+        structs: bool = True,
     ) -> None:
         self._files = files
+        self._structs = structs
         self.paths = [file.path for file in files]
         self._ends = np.cumsum([file.rows for file in files], dtype=np.int64)
         self._rows = int(self._ends[-1])
@@ -270,9 +315,27 @@ class ArrowSource(Source):
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
         at = start
-        for file, batch in self._batches(start, names):
+        for file, batch in self._batches(start, self._of(names)):
             yield self._rows_of(batch, file, at, names)
             at += batch.num_rows
+
+    def fill(self, name: str, value: Any) -> bool:
+        """Take a value for nulls."""
+        self._columns[name].nulls = value
+        return True
+
+    def nulls(self) -> dict[str, int]:
+        """Return the number of nulls by field, as far as the files' own counts tell."""
+        found: dict[str, int] = {}
+        for file in self._files if self._indices is None else ():
+            for name, column in self._columns.items():
+                if column.type.name != "json" and (count := file.nulls(name, column.of)):
+                    found[name] = found.get(name, 0) + count
+        return found
+
+    def _of(self, names: Sequence[str]) -> list[str]:
+        """Return the columns of the files that hold fields."""
+        return list(dict.fromkeys(self._columns[name].of for name in names))
 
     def _batches(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
         """Yield (number of the file, record batch)."""
@@ -320,7 +383,9 @@ class ArrowSource(Source):
 
     def _rows_of(self, batch: Any, file: int, start: int, names: Sequence[str]) -> Rows:
         columns = self._columns if file == 0 else self._columns_of(self._files[file])
-        arrays = {name: batch.column(name) for name in names}
+        for name in names:
+            columns[name].nulls = self._columns[name].nulls
+        arrays = {name: columns[name].pick(batch.column(columns[name].of)) for name in names}
         try:
             values = {name: _values(columns[name], arrays[name]) for name in names}
             return Rows(start, batch.num_rows, values)
@@ -343,25 +408,40 @@ class ArrowSource(Source):
     def _columns_of(self, file: ArrowFile) -> dict[str, _Column]:
         columns: dict[str, _Column] = {}
         for field in file.schema:
-            if field.name in columns:
-                raise Code.SOURCE.error(f"{file.path}: two columns are called {field.name!r}: rename one")
-            columns[field.name] = _column(field.type, self._features.get(field.name))
+            feature = self._features.get(field.name)
             if self._card is not None and field.name in self._card.schema:
-                columns[field.name] = _exported(field.type, columns[field.name], self._card.schema[field.name])
+                kind = self._card.schema[field.name]
+                parts = {field.name: replace(_exported(field.type, _column(field.type, feature), kind), of=field.name)}
+            else:
+                parts = _parts(field.name, field.type, feature, structs=self._structs)
+            for name in parts.keys() & columns.keys():
+                raise Code.SOURCE.error(f"{file.path}: two columns are called {name!r}: rename one")
+            columns |= parts
+        for name in self._paths:
+            columns[f"{name}.path"] = _Column(FieldType("string"), _to_list, of=name, pick=_member("path"))
         return columns
 
     def _look(self) -> None:
         """Tell columns of images from columns of other bytes by the first records."""
         columns = self._columns
         names = [name for name, column in columns.items() if not column.certain]
-        if not names or not self._rows:
+        files = [field.name for field in self._files[0].schema if _is_pair(field.type) and field.name in columns]
+        if len(files) != 1 or columns.keys() & {"key", "__key__", f"{files[0]}.path"} or self._card is not None:
+            files = []
+        if not (names or files) or not self._rows:
             return
-        for _, batch in self._batches(0, names):
+        for _, batch in self._batches(0, self._of([*names, *files])):
+            for name in files:
+                paths = _member("path")(batch.column(name)).slice(0, SAMPLE).to_pylist()
+                if all(paths) and len(set(paths)) == len(paths):
+                    self._paths = (name,)
+                    self._columns |= self._columns_of(self._files[0])
+            columns = self._columns
             for name in names:
                 column, items = columns[name], []
                 for row in range(min(_FIRST, batch.num_rows)):
                     with suppress(ValueError):
-                        value = _values(column, batch.column(name).slice(row, 1))[0]
+                        value = _values(column, column.pick(batch.column(column.of)).slice(row, 1))[0]
                         items += value if isinstance(value, list) else [value]
                 if most_images(items):
                     kind = FieldType("image")
@@ -383,11 +463,11 @@ class ArrowSource(Source):
 
     def _fields(self) -> list[SourceField]:
         columns = self._columns
-        named = [name for name, column in columns.items() if column.classes is not None]
+        named = [name for name, column in columns.items() if column.classes is not None and name == column.of]
         images = [name for name, column in columns.items() if column.type.name == "image"]
         labels = named or [name for name in columns if name in _LABELS and columns[name].type.name in _CLASS_TYPES]
         renames = {names[0]: to for names, to in ((images, "image"), (labels, "label")) if len(names) == 1}
-        renames |= {"__key__": "key"} if "__key__" in columns else {}
+        renames |= {"__key__": "key"} if "__key__" in columns else {f"{name}.path": "key" for name in self._paths}
         renames |= {name: name.replace(".", "_") for name in columns if "." in name and name not in renames}
         # A name that another column has already stays with it.
         renames = {name: to for name, to in renames.items() if to == name or to not in columns}
@@ -396,10 +476,10 @@ class ArrowSource(Source):
         if self._card is not None:
             renames, self.classes = {}, self._card.metadata.get("classes")
         fields = []
-        for field in self._files[0].schema:
-            rename = renames.get(field.name)
-            kind = columns[field.name].type
-            fields.append(SourceField(field.name, kind, _origin(field, self._features.get(field.name)), rename))
+        for name, column in columns.items():
+            origin = _origin(self._files[0].schema.field(column.of), self._features.get(column.of))
+            origin = origin if name == column.of else f"{name.removeprefix(column.of + '.')} of the {origin}"
+            fields.append(SourceField(name, column.type, origin, renames.get(name)))
         return fields
 
     def _damaged(self, number: int, reason: object) -> Exception:
@@ -453,10 +533,57 @@ def _origin(field: Any, feature: _Feature | None) -> str:
 
 
 def _values(column: _Column, values: Any) -> Any:
+    if values.null_count and column.nulls is not None:
+        good = iter(_values(column, values.drop_null()))
+        return [next(good) if valid else column.nulls for valid in values.is_valid().to_pylist()]
     if values.null_count and column.type.name != "json":
-        raise ValueError("the value is null: fill it, or leave the column out by naming the others with --map")
+        raise ValueError(f"the value is null: {_FILL}")
     values.validate(full=True)
     return column.values(values)
+
+
+def _parts(name: str, kind: Any, feature: _Feature | None, *, structs: bool) -> dict[str, _Column]:
+    """Return how a column of a file is read, or the members of a struct, by name."""
+    if not (structs and arrow().types.is_struct(kind) and kind.num_fields and not _is_pair(kind)):
+        return {name: replace(_column(kind, feature), of=name)}
+    found = {}
+    for member in kind:
+        inner = _parts(f"{name}.{member.name}", member.type, _member_feature(feature, member.name), structs=True)
+        for part, column in inner.items():
+            found[part] = replace(column, of=name, pick=partial(_both, _member(member.name), column.pick))
+    return found
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any], values: Any) -> Any:
+    return second(first(values))
+
+
+def _member(name: str) -> Callable[[Any], Any]:
+    """Return how a member of structs is taken: it is null where the struct is."""
+    return lambda values: library("pyarrow.compute", "parquet", "Parquet").struct_field(values, name)
+
+
+def _member_feature(feature: _Feature | None, name: str) -> _Feature | None:
+    """Return the feature of a struct's member; a sequence of structs is stored as a struct of lists."""
+    inner = feature.get("feature", feature) if feature is not None else None
+    found = inner.get(name) if isinstance(inner, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return found if inner is feature else {"_type": "Sequence", "feature": found}
+
+
+def _is_pair(kind: Any) -> bool:
+    """Return whether a type is a file of Hugging Face's datasets: its bytes, and its path."""
+    types = arrow().types
+    if not types.is_struct(kind) or sorted(field.name for field in kind) != _PAIR:
+        return False
+    held = kind.field("bytes").type
+    return bool(types.is_binary(held) or types.is_large_binary(held) or types.is_binary_view(held))
+
+
+def _to_list(values: Any) -> list[Any]:
+    found: list[Any] = values.to_pylist()
+    return found
 
 
 def _column(kind: Any, feature: _Feature | None) -> _Column:
@@ -482,7 +609,7 @@ def _column(kind: Any, feature: _Feature | None) -> _Column:
         classes = [str(each) for each in names] if isinstance(names, list) else None
         return _Column(FieldType(dtype), _numbers, classes)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return _Column(FieldType("string"), lambda values: values.to_pylist())
+        return _Column(FieldType("string"), _to_list)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return _Column(FieldType("image" if name == "Image" else "bytes"), _binary, certain=name == "Image")
     if types.is_fixed_size_binary(kind):
@@ -491,10 +618,9 @@ def _column(kind: Any, feature: _Feature | None) -> _Column:
         inner = _column(kind.value_type, feature)
         values = _categories if inner.type.name == "string" else lambda values: inner.values(values.dictionary_decode())
         return _Column(inner.type, values, inner.classes, inner.certain)
-    if types.is_struct(kind) and sorted(field.name for field in kind) == _PAIR:
+    if _is_pair(kind):
         inner = _column(kind.field("bytes").type, feature)
-        if inner.type.name in ("image", "bytes"):
-            return _Column(inner.type, lambda values: _files(values, inner.values), certain=name is not None)
+        return _Column(inner.type, lambda values: _files(values, inner.values), certain=name is not None)
     if types.is_fixed_size_list(kind):
         fixed = _fixed(kind)
         if fixed is not None:
@@ -592,9 +718,7 @@ def _inner(values: Any) -> Any:
     """Return the items of all lists."""
     items = values.flatten()
     if items.null_count:
-        raise ValueError(
-            "an item of the list is null: fill it, or leave the column out by naming the others with --map"
-        )
+        raise ValueError("an item of the list is null: leave the column out by naming the others with --map")
     return items
 
 
@@ -625,7 +749,7 @@ def _files(values: Any, inner: Callable[[Any], Sequence[Any]]) -> Sequence[Any]:
 def _categories(values: Any) -> list[Any]:
     names = values.dictionary.to_pylist()
     if None in names:
-        raise ValueError("the value is null: fill it, or leave the column out by naming the others with --map")
+        raise ValueError("the value is null: leave the column out by naming the others with --map")
     return [names[index] for index in values.indices.to_pylist()]
 
 
