@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 import textwrap
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PRELUDE = """
 import os, resource, signal, sys, threading
@@ -29,3 +34,24 @@ def run_child(script: str, cwd: Path, timeout: float = 60) -> str:
     if done.returncode != 0:
         raise AssertionError(f"the script ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """Return what a forked child returns."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # OpenMP's threads are the parent's
+        try:
+            found: Any = work()
+        except Exception:  # noqa: BLE001 - the parent reports it
+            found = traceback.format_exc()
+        with os.fdopen(sink, "wb") as pipe:
+            pipe.write(pickle.dumps(found))
+        os._exit(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as pipe:
+        found = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    return found

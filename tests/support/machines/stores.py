@@ -45,7 +45,7 @@ class Fault:
 
     Attributes:
         kind: a status such as "503", "cut" (the connection ends amid the body), "short" (the body is
-            shorter than the range, and says so), "etag" (another one), "flip" (a bit of the body).
+            shorter than the range, and says so), "etag" (another one), "no etag", "flip" (a bit of the body).
         times: How often.
         match: For which requests.
     """
@@ -188,7 +188,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             for name, value in headers:
                 if name.lower() == "etag" and kind == "etag":
                     value = '"0123456789abcdef0123456789abcdef"'
-                if name.lower() not in _SKIPPED:
+                if name.lower() not in _SKIPPED and not (name.lower() == "etag" and kind == "no etag"):
                     self.send_header(name, value)
             length = {name.lower(): value for name, value in headers}.get("content-length")
             self.send_header("content-length", str(len(content)) if self.command != "HEAD" else str(length or 0))
