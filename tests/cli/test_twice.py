@@ -69,6 +69,8 @@ ROWS = [
     ("split train.frec --shards 2", EXISTS),
     ("split train.frec --fractions 0.5,0.5 --names a,b", EXISTS),
     ("shuffle train.frec new.frec --seed 1", EXISTS),
+    ("select train.frec new.frec --where label==1", EXISTS),
+    ("select set new.frec", EXISTS),
     ("index train.frec", "0 indexed"),
     ("manifest set", "nothing has changed"),
     ("manifest {url}/set", "nothing has changed"),
