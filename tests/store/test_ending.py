@@ -40,12 +40,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("error", ["None", "ValueError('of the script')", "SystemExit(3)"])
-@pytest.mark.parametrize("cache", [None, "whole", "limited"])
+@pytest.mark.parametrize("cache", [None, "none", "whole", "limited"])
 def test_threads_that_bring_values_end_before_the_interpreter(
     tmp_path: Path, shards: Path, cache: str | None, error: str
 ) -> None:
     options: dict[str, str] = {}
-    if cache is not None:
+    if cache in ("whole", "limited"):
         options["cache"] = str(tmp_path / "cache")
     if cache == "limited":
         options["cache_size"] = "60MB"
@@ -54,6 +54,27 @@ def test_threads_that_bring_values_end_before_the_interpreter(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     code, last = {"N": (0, ""), "V": (1, "ValueError: of the script"), "S": (3, "")}[error[0]]
     assert (done.returncode, done.stderr.strip().rpartition("\n")[2]) == (code, last)
+
+
+@pytest.mark.parametrize("cache", [{}, {"cache": "whole"}, {"cache": "limited", "cache_size": "60MB"}])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_forked_child_ends_without_a_word(tmp_path: Path, shards: Path, cache: dict[str, str], reads: bool) -> None:
+    options = {name: str(tmp_path / value) if name == "cache" else value for name, value in cache.items()}
+    script = (
+        SCRIPT
+        + f"""
+import os
+child = os.fork()
+if not child and {reads}:
+    assert len([*fr.FastRecordLoader(dataset, 32)]) == 30
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    assert len([*batches]) == 28
+"""
+    )
+    command = [sys.executable, "-W", "error", "-c", script, shards.as_uri(), repr(options), "None"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])

@@ -5,6 +5,7 @@ Does not choose records, and knows neither images nor arrays.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -162,11 +163,17 @@ class BatchMaker:
             ahead = Steered(self._dataset, source.sampler, names, begin(here=False), clock)
         else:
             ahead = Ahead(self._dataset, names, begin, clock)
+        # When the interpreter ends, the module `os` may be gone.
+        process, current = os.getpid(), os.getpid
         with ExitStack() as stack:
             for cache in {each.cache for each in sources}:
                 stack.enter_context(cache.releasing(let_go))
             stack.callback(ahead.close)
-            yield ahead
+            try:
+                yield ahead
+            finally:
+                if process != current():
+                    stack.pop_all()  # a fork has neither the threads nor, for certain, their locks
 
     def _stacked(self, group: Group, skips: EpochSkips) -> Iterator[tuple[BatchRequest, Part, Any]]:
         """Return the batches of a group that need no further step.

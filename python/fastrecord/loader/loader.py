@@ -260,10 +260,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
                         )
             skips.end()
         finally:
-            loading.close()
-            self._iterations.remove(under_way)
-            self._retire(plan)
-            self._clock.stop()
+            if process == _forks:  # else the parent does it
+                loading.close()
+                self._iterations.remove(under_way)
+                self._retire(plan)
+                self._clock.stop()
 
     def _warn_of_runs(self) -> None:
         """Warn once if the loader augments, as for training, but its batches have few classes."""

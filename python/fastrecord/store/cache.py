@@ -220,17 +220,18 @@ class Cache:
         in its training step for another rank must not keep that one from making room.
         """
         self._releases.append(release)
-        over = threading.Event()
+        over, process, current = threading.Event(), os.getpid(), os.getpid
         watch = threading.Thread(target=self._watch, args=(release, over), name="fastrecord-release", daemon=True)
         if self.is_named and self.limit is not None:
             watch.start()
         try:
             yield
         finally:
-            over.set()
-            self._releases.remove(release)
-            if watch.is_alive() and watch is not threading.current_thread():
-                watch.join()
+            if process == current():  # else it is the parent's
+                over.set()
+                self._releases.remove(release)
+                if watch.is_alive() and watch is not threading.current_thread():
+                    watch.join()
 
     def _watch(self, release: Callable[[], object], over: threading.Event) -> None:
         while not over.wait(_LOOK_SECONDS):

@@ -222,10 +222,11 @@ class CachedFile:
         self.facts = Facts() if facts is None else facts
         self._looked = self._touched = 0.0
 
-    def __del__(self) -> None:
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # When the interpreter ends, the module `os` may be gone.
         for descriptor in (self._descriptor, self._base):
             if descriptor >= 0:
-                os.close(descriptor)
+                _close(descriptor)
 
     @property
     def where(self) -> str:

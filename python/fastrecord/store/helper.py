@@ -14,8 +14,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from fastrecord.ending import close_at_exit
 from fastrecord.store.requests import Answer
 
 
@@ -28,6 +30,13 @@ class Helper:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fastrecord.store.helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        close_at_exit(self)
+
+    def close(self) -> None:
+        """End the process."""
+        self.is_over = True
+        with suppress(OSError), self._process:  # closes its pipes, and waits
+            self._process.kill()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function of a module returns there, or raise what it raises."""
@@ -40,10 +49,7 @@ class Helper:
                 sink.flush()
                 good, value = pickle.load(source)
             except BaseException as error:
-                # Its answer would be taken for that of the next call.
-                self.is_over = True
-                self._process.kill()
-                self._process.wait()
+                self.close()  # its answer would be taken for that of the next call
                 if isinstance(error, (OSError, EOFError)):
                     raise OSError("the helper process that makes requests has ended") from None
                 raise

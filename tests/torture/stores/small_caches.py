@@ -50,6 +50,7 @@ def _read(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     draws, found = random.Random(seed), Counter[str]()
     shards = Shards.open(url, remote=Remote(cache, size))
     for _ in range(_READS):
+        _go_on()
         rows = np.array(sorted(draws.sample(range(len(shards)), draws.choice((1, 2, 4, 6)))))
         try:
             values = read_values(shards, rows, ["data", "row"], verify=True)
@@ -61,6 +62,11 @@ def _read(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     return found
 
 
+def _go_on() -> None:
+    """End the process, which fails, if nothing comes for some time."""
+    faulthandler.dump_traceback_later(_PATIENCE, exit=True)
+
+
 def _load(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     """Read an epoch by a loader; a cache that is large enough has a plan."""
     draws, count = random.Random(seed), 0
@@ -68,6 +74,7 @@ def _load(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     loader = fr.FastRecordLoader(dataset, 4, shuffle=draws.choice((True, fr.Blocks(window=2))))
     try:
         for batch in loader:
+            _go_on()
             if [*map(bytes, batch["data"])] != [*map(_value, batch["row"].tolist())]:
                 return Counter([f"{seed}: other values than those of {batch['row']}"])
             count += 1
@@ -80,7 +87,7 @@ def _rounds(folder: str, seed: int, process: int, count: int) -> Counter[str]:
     """One of the processes; what others draw too says what a round is."""
     found = Counter[str]()
     for number in range(count):
-        faulthandler.dump_traceback_later(_PATIENCE, exit=True)  # a hang ends the process, and fails
+        _go_on()
         try:
             found.update(_round(folder, seed, process, number))
         finally:
@@ -91,8 +98,9 @@ def _rounds(folder: str, seed: int, process: int, count: int) -> Counter[str]:
 def _round(folder: str, seed: int, process: int, number: int) -> Counter[str]:
     draws = random.Random(f"{seed} {number}")
     shards, threads, size = draws.choice(_SHARDS), draws.choice((1, 2, 4, 8)), draws.choice(_SIZES)
-    url, cache = Path(folder, str(shards)).as_uri(), f"{folder}/caches/{number}"
-    reads = [partial(_load if number % 20 == 19 and not n else _read, url, cache) for n in range(threads)]
+    loads = number % 20 == 19
+    url, cache = Path(folder, str(min(shards, 5 if loads else 40))).as_uri(), f"{folder}/caches/{number}"
+    reads = [partial(_load if loads and not n else _read, url, cache) for n in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         seeds = [f"seed {seed}, round {number}, process {process}, thread {n}" for n in range(threads)]
         futures = [pool.submit(read, int(size * _EACH * _BYTES), one) for read, one in zip(reads, seeds, strict=True)]
