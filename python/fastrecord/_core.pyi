@@ -18,6 +18,7 @@ __all__ = [
     "Arrays",
     "Batch",
     "BlockOrder",
+    "Contents",
     "Copier",
     "CorruptFileError",
     "DecodeError",
@@ -165,6 +166,11 @@ def crop_image(
 def draw_crops(
     image: tuple[int, int], n: int, seed: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]: ...
+
+@final
+class Contents:
+    def __new__(cls, schema: Mapping[str, Any], classes: Sequence[str] | None) -> Self: ...
+
 def open_shard(
     path: str | PathLike[str],
     access: str,
@@ -175,6 +181,7 @@ def open_shard(
     bytes: int,  # noqa: A002 - as the manifest calls it
     footer_crc: int,
     supply: Any = None,
+    contents: Contents | None = None,
 ) -> Reader: ...
 def commit_parts(
     path: str | PathLike[str], first: bytes, footer: bytes, offset: int

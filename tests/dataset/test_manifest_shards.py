@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from tests.support.child import run_child
+from tests.support.commands import failed, good, run
 
 PER_SHARD = 4
 SCHEMA = fr.Schema({"text": fr.string("zstd"), "value": fr.int64(), "label": fr.int64()})
@@ -308,3 +309,98 @@ def test_changes_of_a_manifest_do_not_reach_open_data_sets(folder: Path) -> None
     (folder / "dataset.json").unlink()
     assert values(dataset) == list(range(20))
     assert values(pickle.loads(pickle.dumps(dataset))) == list(range(20))
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a manifest that is well-formed and wrong."""
+    known = json.loads((folder / "dataset.json").read_bytes())
+    change(known)
+    (folder / "dataset.json").write_text(json.dumps(known))
+
+
+def other_classes(known: dict[str, Any]) -> None:
+    known["classes"].append(["dog", "cat"])
+    known["shards"]["classes"][2] = 1
+
+
+def other_type(known: dict[str, Any]) -> None:
+    known["schema"][1]["type"] = "float64"
+
+
+def field_left_out(known: dict[str, Any]) -> None:
+    del known["schema"][0]
+
+
+def field_made_up(known: dict[str, Any]) -> None:
+    known["schema"].append({"name": "mask", "type": "image"})
+
+
+def no_classes(known: dict[str, Any]) -> None:
+    known["classes"], known["shards"]["classes"] = [], [None] * 5
+
+
+LIES: list[tuple[Callable[[dict[str, Any]], None], int, str]] = [
+    (other_classes, 2, "its classes are not those that dataset.json names"),
+    (no_classes, 0, "its classes are not those that dataset.json names"),
+    (other_type, 0, "its fields are not those that dataset.json names: .*'?value'?.*float64"),
+    (field_left_out, 0, "its fields are not those that dataset.json names"),
+    (field_made_up, 0, "its fields are not those that dataset.json names: .*mask"),
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+@pytest.mark.parametrize(("change", "number", "message"), LIES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_manifest_that_lies_about_a_shard_is_refused_when_it_is_opened(
+    folder: Path, change: Callable[[dict[str, Any]], None], number: int, message: str, prefix: str
+) -> None:
+    rewritten(folder, change)
+    name = f"s{number:03d}"
+    match = rf"{name}\.frec: {message}.*`fastrecord manifest .*set` names it as it is.*FR41"
+
+    def opened() -> fr.FastRecordDataset:
+        return pickle.loads(pickle.dumps(fr.FastRecordDataset(f"{prefix}{folder}", fields=("value", "label"))))  # type: ignore[no-any-return]
+
+    for read in (values, lambda data: list(fr.FastRecordLoader(data, 4))) * 2:
+        with pytest.raises(fr.SchemaError, match=match):
+            read(opened())
+    told = failed("verify", f"{prefix}{folder}")
+    assert name in told
+    assert name in run("manifest", f"{prefix}{folder}", "--check").output
+    good("manifest", f"{prefix}{folder}")
+    assert values(fr.FastRecordDataset(f"{prefix}{folder}")) == list(range(20))
+    good("verify", f"{prefix}{folder}")
+
+
+def test_one_shard_under_two_names_is_refused(folder: Path) -> None:
+    shutil.copy(folder / "s001.frec", folder / "s007.frec")
+
+    def twice(known: dict[str, Any]) -> None:
+        for values in known["shards"].values():
+            values.append(values[1])
+        known["shards"]["name"][-1] = "s007.frec"
+
+    rewritten(folder, twice)
+    for where in (folder, f"file://{folder}"):
+        with pytest.raises(fr.CorruptFileError, match=r"names one shard twice, as 's001\.frec' and as 's007\.frec'"):
+            fr.FastRecordDataset(where)
+        for command in (["verify", where], ["manifest", where, "--check"], ["info", where]):
+            assert "'s007.frec'" in failed(*command)
+
+
+@pytest.mark.parametrize("lost", ["s000", "s003"])
+def test_verify_says_what_opening_says_of_files_without_a_manifest(tmp_path: Path, lost: str) -> None:
+    shard(tmp_path / "all.frec", 0, 16)
+    (tmp_path / "set").mkdir()
+    parts = [tmp_path / "set" / f"s{number:03d}.frec" for number in range(4)]
+    fr.split(tmp_path / "all.frec", parts, shards=4)
+    (tmp_path / "set" / "dataset.json").unlink()
+    good("verify", tmp_path / "set")
+    (tmp_path / "set" / f"{lost}.frec").rename(tmp_path / "lost.frec")
+    with pytest.raises(fr.FastRecordError, match="FR208") as refused:
+        fr.FastRecordDataset(tmp_path / "set")
+    assert str(refused.value).split(":")[0] in failed("verify", tmp_path / "set")
+    report = json.loads(run("verify", tmp_path / "set", "--json").stdout.splitlines()[-1])
+    assert (report["ok"], report["codes"]) == (False, ["FR208"])
+    (tmp_path / "lost.frec").rename(tmp_path / "set" / f"{lost}.frec")
+    shutil.copy(tmp_path / "all.frec", tmp_path / "set")
+    assert "hold records twice" in failed("verify", tmp_path / "set")

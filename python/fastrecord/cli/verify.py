@@ -94,18 +94,42 @@ def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
         result = _report(file, deep=deep, quiet=quiet, as_json=as_json, good_too=False)
         records, size = records + result["records"], size + result["bytes"]
         damaged += [] if result["ok"] else [os.path.basename(file)]
-    ok = not (wrong or damaged)
+    refused = None if wrong or damaged else _refused(path)
+    if refused is not None:
+        say(f"error: {refused}", err=True)
+    ok = not (wrong or damaged or refused)
     if as_json:
         about = {"file": path, "ok": ok, "records": records, "bytes": size, "shards": len(paths)}
+        if refused is not None:
+            about |= {"errors": [refused], "codes": codes_of([refused])}
         say(json.dumps(about | {"damaged_shards": damaged, "findings": [one.to_dict() for one in findings]}))
     elif ok:
         manifest = "" if named is None else f", as its {NAME} names them"
         say(f"{path}: good: {len(paths):,} shards{manifest}: {records:,} records, {bytes_text(size)}")
+    elif refused is not None:
+        say(f"{path}: not good as one data set: {len(paths):,} shards")
     else:
         bad = len({*damaged, *(one.name for one in wrong)})
         way = "" if named is None or not wrong else _way_out(named.folder, wrong)
         say(f"{path}: not good: {bad:,} of {len(paths):,} shards{way}")
     return ok
+
+
+def _refused(path: str) -> str | None:
+    """Return why the files cannot be opened as one data set."""
+    from fastrecord.dataset.selection import Selection
+    from fastrecord.dataset.shards import Shards
+
+    try:
+        shards = Shards.open_alike(path)
+        try:
+            shards.refuse_incomplete()
+            Selection.whole(shards)
+        finally:
+            shards.close()
+    except (FastRecordError, OSError) as err:
+        return describe(err)
+    return None
 
 
 def _way_out(folder: str, wrong: list[ManifestFinding]) -> str:

@@ -242,6 +242,10 @@ def _columns(columns: Any, classes: int, where: str) -> dict[str, list[Any]]:
         raise _bad(where, '"file_id" of its "shards" holds something else than 32 hexadecimal digits')
     if len(set(names)) != len(names):
         raise _bad(where, "it names a shard twice")
+    first: dict[str, str] = {}
+    for name, one in zip(names, ids, strict=True):
+        if first.setdefault(one, name) != name:
+            raise _bad(where, f"it names one shard twice, as {first[one]!r} and as {name!r}")
     # A manifest may come from elsewhere: it leads to no file outside its folder.
     if wrong := [name for name in names if not name.endswith(".frec") or _BAD_NAME.search(name)]:
         raise _bad(where, f"{wrong[0]!r:.80} is not the name of a .frec file in its folder")

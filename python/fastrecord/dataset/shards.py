@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import Reader, open_shard, open_snapshot
+from fastrecord._core import Contents, Reader, open_shard, open_snapshot
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code
 from fastrecord.schema import Schema
@@ -587,7 +587,12 @@ class _Unopened(Sequence[Reader]):
     def __init__(self, named: Named, access: str, verify: bool | Literal["once"]) -> None:
         self._named, self._how = named, (access, verify)
         self._about = [named.manifest.columns[name] for name in _ABOUT]
-        self._made: list[Reader | None] = [None] * len(named.manifest)
+        manifest = named.manifest
+        self._contents = {
+            at: Contents(manifest.schema, at if at is None else manifest.classes[at])
+            for at in set(manifest.columns["classes"])
+        }
+        self._made: list[Reader | None] = [None] * len(manifest)
         self._closed = False
 
     def __len__(self) -> int:
@@ -613,8 +618,11 @@ class _Unopened(Sequence[Reader]):
     def _make(self, at: int) -> Reader:
         named, source = self._named, self._named.source
         name, *about = (column[at] for column in self._about)
-        supply = () if source is None else (source.supply(name, *about),)
-        made = open_shard(f"{named.folder}/{name}", *self._how, *about, *supply)
+        more: tuple[Any, ...] = (
+            None if source is None else source.supply(name, *about),
+            self._contents[named.manifest.columns["classes"][at]],
+        )
+        made = open_shard(f"{named.folder}/{name}", *self._how, *about, *more)
         if self._closed:
             made.close()
         self._made[at] = made

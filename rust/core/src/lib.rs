@@ -84,8 +84,8 @@ pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;
 pub use read::{
-    Access, ColumnBytes, CommitParts, Datum, Mapping, PayloadParts, Ranges, Reader, Records, Shard, SnapshotId, Verify,
-    largest_shape,
+    Access, ColumnBytes, CommitParts, Contents, Datum, Mapping, PayloadParts, Ranges, Reader, Records, Shard,
+    SnapshotId, Verify, largest_shape,
 };
 pub use repair::salvage::{Loss, Salvage};
 pub use repair::verify::{DamagedValue, Depth, MAX_ERRORS, Report, verify};

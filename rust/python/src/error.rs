@@ -146,6 +146,7 @@ fn exception(error: Error) -> PyErr {
             PyValueError::new_err(message)
         }
         Error::Schema(_)
+        | Error::Contents { .. }
         | Error::BadValue { .. }
         | Error::SchemaMismatch { .. }
         | Error::AddField { .. }

@@ -103,7 +103,7 @@ mod _core {
     #[pymodule_export]
     use crate::read::reopen::open_snapshot;
     #[pymodule_export]
-    use crate::read::unopened::open_shard;
+    use crate::read::unopened::{Contents, open_shard};
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]

@@ -43,6 +43,7 @@ impl Error {
             Self::NoField { .. } => "FR407",
             Self::FieldType { .. } => "FR408",
             Self::Missing { .. } => "FR409",
+            Self::Contents { .. } => "FR410",
             Self::NotAnImage { .. } => "FR510",
             Self::Locked { .. } => "FR601",
             Self::WriterClosed { .. } => "FR602",

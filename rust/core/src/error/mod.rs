@@ -82,6 +82,9 @@ pub enum Error {
     #[error("schema: {0}")]
     Schema(String),
 
+    #[error("{path}: {detail}", path = path.display())]
+    Contents { path: PathBuf, detail: String },
+
     #[error("{path}: record {record}, field {field}: {detail}", path = path.display())]
     BadValue { path: PathBuf, record: u64, field: String, detail: String },
 

@@ -30,5 +30,5 @@ pub use reader::Reader;
 pub use record::Datum;
 pub use records::Records;
 pub use seen::Verify;
-pub use shard::Shard;
+pub use shard::{Contents, Shard};
 pub use snapshot::{Access, SnapshotId};

@@ -54,6 +54,7 @@ fn a_copy_with_some_parts_reads_them_and_names_the_damage_of_the_others() {
         snapshot: whole.snapshot(),
         records: RECORDS,
         footer_crc: crc32c_append(0, &bytes[footer..bytes.len() - 4]),
+        contents: None,
         place: OnceLock::from(place),
     };
     let reader = shard.open(Access::Mmap, None).unwrap();

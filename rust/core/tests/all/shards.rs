@@ -30,7 +30,7 @@ fn named(path: &Path) -> Shard {
     let bytes = fs::read(path).unwrap();
     let footer_crc = crc32c_append(0, &bytes[bytes.len() - Shard::FOOTER as usize..bytes.len() - 4]);
     let (snapshot, records) = (reader.snapshot(), reader.len());
-    let shard = Shard { path: path.to_owned(), snapshot, records, footer_crc, place: OnceLock::new() };
+    let shard = Shard { path: path.to_owned(), snapshot, records, footer_crc, contents: None, place: OnceLock::new() };
     assert_eq!(shard.bytes(), bytes.len() as u64);
     shard
 }

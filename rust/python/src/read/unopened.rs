@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use fastrecord_core::{Access, Shard, SnapshotId, Verify, from_hex, hex, most_open};
+use fastrecord_core::{Access, Contents as CoreContents, Shard, SnapshotId, Verify, from_hex, hex, most_open};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
+use serde_json::Value as Json;
 
-use crate::convert::indices::int64_array;
+use crate::convert::indices::{int64_array, schema_from, schema_to};
 use crate::convert::verify::Check;
 use crate::error::to_py;
 use crate::logging::{delivered, follow};
@@ -117,6 +118,31 @@ impl Drop for Unopened {
     }
 }
 
+/// What a manifest says that some shards hold.
+///
+/// Args:
+///     schema: Their fields.
+///     classes: Their class names, or None.
+#[pyclass(module = "fastrecord._core", frozen)]
+pub(crate) struct Contents {
+    core: Arc<CoreContents>,
+}
+
+#[pymethods]
+impl Contents {
+    #[new]
+    fn new(schema: &Bound<'_, PyAny>, classes: Option<Vec<String>>) -> PyResult<Self> {
+        let (schema, classes) = (schema_from(schema)?, classes.into());
+        Ok(Self { core: Arc::new(CoreContents { schema, classes }) })
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let core = &slf.get().core;
+        let names = core.classes.as_array().map(|names| names.iter().filter_map(Json::as_str).collect::<Vec<_>>());
+        Ok((slf.get_type(), (schema_to(slf.py(), &core.schema)?, names).into_pyobject(slf.py())?))
+    }
+}
+
 /// Return a reader of a shard that a manifest names (docs/manifest.md); the file is opened when
 /// something is read from it. `fastrecord.dataset` uses it, and a pickled reader of a shard.
 ///
@@ -126,11 +152,12 @@ impl Drop for Unopened {
 ///     file_id, commit, records, bytes, footer_crc: What the manifest says of it.
 ///     supply: Brings parts of the file to `path` before they are read, if it lies elsewhere
 ///         (`fastrecord.store`).
+///     contents: What it holds, if that is known: another file is refused when it is opened.
 ///
 /// Raises:
 ///     ValueError: a file id is not 32 hexadecimal digits.
 #[pyfunction]
-#[pyo3(signature = (path, access, verify, file_id, commit, records, bytes, footer_crc, supply = None))]
+#[pyo3(signature = (path, access, verify, file_id, commit, records, bytes, footer_crc, supply = None, contents = None))]
 #[allow(clippy::too_many_arguments)] // the columns of a manifest
 pub(crate) fn open_shard(
     path: PathBuf,
@@ -142,6 +169,7 @@ pub(crate) fn open_shard(
     bytes: u64,
     footer_crc: u32,
     supply: Option<Py<PyAny>>,
+    contents: Option<PyRef<'_, Contents>>,
 ) -> PyResult<Reader> {
     let access = access_from(access)?;
     let Some(file_id) = from_hex(file_id) else {
@@ -150,7 +178,8 @@ pub(crate) fn open_shard(
     let passing = |supply: &Py<PyAny>| Python::attach(|py| supply.getattr(py, "passing")?.extract::<bool>(py));
     let passing = supply.as_ref().map(passing).transpose()?.unwrap_or(false);
     let snapshot = SnapshotId { file_id, commit, footer: bytes.saturating_sub(Shard::FOOTER) };
-    let shard = Arc::new(Shard { path, snapshot, records, footer_crc, place: OnceLock::new() });
+    let contents = contents.map(|contents| Arc::clone(&contents.core));
+    let shard = Arc::new(Shard { path, snapshot, records, footer_crc, contents, place: OnceLock::new() });
     Ok(Reader::unopened(Arc::new(Unopened {
         shard,
         access,
@@ -173,7 +202,9 @@ impl Unopened {
         let verify = Check(self.verify).object(py)?;
         let (id, commit) = (hex(&shard.snapshot.file_id), shard.snapshot.commit);
         let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
-        let of = (path.as_os_str(), access, verify, id, commit, shard.records, shard.bytes(), shard.footer_crc, supply);
+        let contents = shard.contents.clone().map(|core| Bound::new(py, Contents { core })).transpose()?;
+        let named = (shard.records, shard.bytes(), shard.footer_crc);
+        let of = (path.as_os_str(), access, verify, id, commit, named.0, named.1, named.2, supply, contents);
         Ok((open, of.into_pyobject(py)?))
     }
 }
