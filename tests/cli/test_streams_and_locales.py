@@ -128,6 +128,67 @@ def test_names_are_stored_as_utf8_in_every_locale_and_come_back(
     assert [path.name for path in (tmp_path / "cats").iterdir()] == ["猫"]
 
 
+# Every use of a folder with such a name, twice.
+USES = """
+import os, pickle, sys
+import fastrecord as fr
+assert sys.getfilesystemencoding() != "utf-8"
+(base,) = (name for name in os.listdir() if not name.isascii())
+one, out, folder, store = (os.path.join(base, name) for name in ("a.frec", "out.frec", "set", "store"))
+url = "file://" + os.path.abspath("store")
+crop = fr.transforms.CenterCrop(8)
+for again in range(2):
+    for source in (one, folder, os.path.join(base, "*.frec")):
+        data = fr.FastRecordDataset(source)
+        assert len(data) == 3 and all(map(os.path.exists, data.paths))
+        (repr(data), data._repr_html_(), data[0], pickle.loads(pickle.dumps(data))[1])
+        fr.FastRecordDataset(data.snapshots).close()
+        for batch in fr.FastRecordLoader(data, 2, image=crop):
+            pass
+    fr.Reader(fr.Reader(one).path).refresh()
+    fr.split(one, os.path.join(folder, "a.frec"), shards=2, overwrite=True)
+    for make in (fr.shuffle, fr.select, fr.repair, lambda *files, **options: fr.merge([files[0]], files[1], **options)):
+        make(one, out, overwrite=True)
+        os.path.exists(out) and os.unlink(out)
+    fr.compact(one)
+    (fr.write_manifest(folder), fr.check_manifest(folder), fr.set_metadata(one, x=again), fr.index_file(one))
+    (fr.file_stats([folder]), fr.examine([one]), fr.diff_files(one, folder), fr.bench_file(one, seconds=0.01))
+    fr.browse(one, os.path.join(base, "page.html"), overwrite=True)
+    fr.extract_records(one, os.path.join(base, "files"), overwrite=True)
+    fr.export_records(folder, os.path.join(base, "a.tar"), "webdataset", overwrite=True)
+    fr.import_records(os.path.join(base, "a.tar"), out, overwrite=True)
+    fr.pack_folder("src", out, overwrite=True)
+    with fr.Writer(out, mode="a") as writer:
+        assert os.path.exists(writer.path)
+    os.unlink(out)
+    fr.copy(folder, url, overwrite=True)
+    fr.copy(url, os.path.join(base, "back"), overwrite=True)
+    far = fr.FastRecordDataset(url, cache=os.path.join(base, "cache"))
+    assert len([*fr.FastRecordLoader(far, 2, image=crop)]) == 2
+    far.close()
+    for name, error in (("none.frec", FileNotFoundError), ("page.html", fr.CorruptFileError)):
+        wrong = os.path.join(base, name)
+        try:
+            fr.FastRecordDataset(wrong)
+        except error as found:
+            assert getattr(found, "filename", None) in (None, os.path.abspath(wrong)), found.filename
+        else:
+            raise AssertionError(wrong)
+"""
+
+
+def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
+    source: Path, tmp_path: Path, locale: dict[str, str]
+) -> None:
+    folder = tmp_path / "Größe 猫"
+    (folder / "set").mkdir(parents=True)
+    fr.pack_folder(source, folder / "a.frec")
+    fr.split(folder / "a.frec", folder / "set" / "a.frec", shards=2)
+    command = [sys.executable, "-W", "error", "-c", USES]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | locale, timeout=110)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+
 def test_output_escapes_what_the_terminal_cannot_show(tmp_path: Path) -> None:
     with fr.Writer(
         tmp_path / "a.frec", {"label": fr.int64(), "key": fr.string()}, metadata={"classes": ["猫"]}

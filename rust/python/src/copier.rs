@@ -1,6 +1,5 @@
 //! The class `fastrecord._core.Copier`: writes a new file from records of other files.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use fastrecord_core::{Control, Copier as CoreCopier, Error, Mode, Renumber, stored_bytes as core_stored_bytes};
@@ -10,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::indices::{absolute, int64_array, positions, to_json};
-use crate::error::{to_py, with_progress};
+use crate::error::{path_text, to_py, with_progress};
 use crate::exclusive::Exclusive;
 use crate::logging::{delivered, follow};
 use crate::read::reader::Reader;
@@ -178,8 +177,8 @@ impl Copier {
 
     /// The path given to the constructor.
     #[getter]
-    fn path(&self) -> OsString {
-        self.path.clone().into_os_string()
+    fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        path_text(py, &self.path)
     }
 
     /// Bytes written so far.

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fastrecord_core::image::DecodeError as CoreDecodeError;
@@ -12,7 +13,7 @@ use pyo3::exceptions::{
     PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyBytes, PyString};
 
 /// Marks a failed allocation while copying a valid value: a `MemoryError`, not a `SchemaError`.
 pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
@@ -84,7 +85,8 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
                 }
                 _ => text,
             };
-            PyOSError::new_err((errno, format!("{text}{place}"), path.into_os_string()))
+            let path = Python::attach(|py| path_text(py, &path).unbind());
+            PyOSError::new_err((errno, format!("{text}{place}"), path))
         }
         None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
             "{}: the file ended early: it was truncated while it was being read{place} [FR303]",
@@ -92,6 +94,17 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
         )),
         None => PyOSError::new_err(message),
     }
+}
+
+/// Returns a path as `os.fsdecode` does: in a locale that is not UTF-8, only this text leads to the file.
+pub(crate) fn path_text<'py>(py: Python<'py>, path: &Path) -> Bound<'py, PyAny> {
+    let text = path.to_string_lossy();
+    let plain = || PyString::new(py, &text).into_any();
+    if text.is_ascii() {
+        return plain();
+    }
+    let bytes = PyBytes::new(py, path.as_os_str().as_bytes());
+    py.import("os").and_then(|os| os.call_method1("fsdecode", (bytes,))).unwrap_or_else(|_| plain())
 }
 
 /// Reports whether a path looks like a URL, such as `s3://bucket/train.frec`.

@@ -1,6 +1,5 @@
 //! The class `fastrecord.Reader`: argument checks and conversion. It does not parse the format.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +13,7 @@ use crate::convert::buffers::with_writable;
 use crate::convert::compression::stored_dict;
 use crate::convert::indices::{absolute, from_json, int64_array, schema_to};
 use crate::convert::verify::Check;
-use crate::error::{to_py, with_progress, without_gil};
+use crate::error::{path_text, to_py, with_progress, without_gil};
 use crate::logging::{deliver, delivered, follow};
 use crate::read::batch::Batch;
 use crate::read::iterator::RecordIterator;
@@ -457,8 +456,8 @@ impl Reader {
 
     /// The path given to the constructor.
     #[getter]
-    fn path(&self) -> OsString {
-        self.path.clone().into_os_string()
+    fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        path_text(py, &self.path)
     }
 
     /// The access mode: "mmap" or "pread".

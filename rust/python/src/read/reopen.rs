@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::verify::Check;
-use crate::error::to_py;
+use crate::error::{path_text, to_py};
 use crate::logging::{delivered, follow};
 use crate::read::reader::{Reader, access_from};
 
@@ -22,8 +22,15 @@ pub(crate) fn reduced<'py>(
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
     let id = reader.snapshot();
     let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
-    let arguments =
-        (path.as_os_str(), access, reader.threads(), hex(&id.file_id), id.commit, id.footer, Check(verify).object(py)?);
+    let arguments = (
+        path_text(py, path),
+        access,
+        reader.threads(),
+        hex(&id.file_id),
+        id.commit,
+        id.footer,
+        Check(verify).object(py)?,
+    );
     Ok((open, arguments.into_pyobject(py)?))
 }
 

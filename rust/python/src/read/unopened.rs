@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use crate::convert::indices::{int64_array, schema_from, schema_to};
 use crate::convert::verify::Check;
-use crate::error::to_py;
+use crate::error::{path_text, to_py};
 use crate::logging::{delivered, follow};
 use crate::read::reader::{Reader, access_from};
 use crate::read::state::ReaderState;
@@ -204,7 +204,7 @@ impl Unopened {
         let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
         let contents = shard.contents.clone().map(|core| Bound::new(py, Contents { core })).transpose()?;
         let named = (shard.records, shard.bytes(), shard.footer_crc);
-        let of = (path.as_os_str(), access, verify, id, commit, named.0, named.1, named.2, supply, contents);
+        let of = (path_text(py, path), access, verify, id, commit, named.0, named.1, named.2, supply, contents);
         Ok((open, of.into_pyobject(py)?))
     }
 }

@@ -1,6 +1,5 @@
 //! The class `fastrecord.Writer`: argument checks and conversion. It does not write bytes itself.
 
-use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyMapping, PyTuple, PyType};
 
 use crate::convert::compression::stored_dict;
 use crate::convert::indices::{absolute, from_json, schema_from, schema_to, to_json};
-use crate::error::{SchemaError, to_py};
+use crate::error::{SchemaError, path_text, to_py};
 use crate::logging::{delivered, follow};
 use crate::write::field_filler::Filler;
 use crate::write::recode::{on_error_from, recode_from, tally_dict};
@@ -62,7 +61,7 @@ pub(crate) struct Writer {
 /// Builds the `FileExistsError`, with the ways out.
 fn exists_already(path: &Path, source: &io::Error) -> PyErr {
     let text = "File exists: choose mode=\"a\" (add to it), mode=\"w\" (replace it) or another path";
-    PyOSError::new_err((source.raw_os_error(), text, path.as_os_str().to_owned()))
+    PyOSError::new_err((source.raw_os_error(), text, Python::attach(|py| path_text(py, path).unbind())))
 }
 
 impl Writer {
@@ -402,8 +401,8 @@ impl Writer {
 
     /// The path given to the constructor.
     #[getter]
-    fn path(&self) -> OsString {
-        self.state.path().to_owned().into_os_string()
+    fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        path_text(py, self.state.path())
     }
 
     /// The schema of every record, a `fastrecord.Schema`.
