@@ -56,7 +56,7 @@ class ArrayRecordFormat(TFRecordFormat):
         if not found.is_folder:
             return "it begins with the signature of Riegeli's files" if found.head.startswith(_SIGNATURE) else None
         name = next((name for name in found.names if _NAME.fullmatch(name)), None)
-        if name is None or not Found.at(os.path.join(found.path, name)).head.startswith(_SIGNATURE):
+        if name is None or not found.inside(name).head.startswith(_SIGNATURE):
             return None
         return f"the folder holds files like {name}"
 

@@ -7,9 +7,10 @@ shards in memory, and needs an old numpy. Pickles are read as plain data, and ne
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -34,7 +35,9 @@ from fastrecord.interchange.files.chunks import (
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Source
+from fastrecord.interchange.stored import inside, is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
+from fastrecord.store.address import Url
 
 _INDEX = "index.json"
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
@@ -56,6 +59,7 @@ class MdsFormat(Format):
     name = "mds"
     title = "MosaicML MDS"
     writes = True
+    stored = True
     settings: Mapping[str, Setting] = {"shard_size": Setting("size of a shard of an export in bytes: 64 MiB")}
 
     def recognise(self, found: Found) -> str | None:
@@ -70,8 +74,8 @@ class MdsFormat(Format):
         """See `Format.open`."""
         del settings
         paths = [source] if isinstance(source, str) else list(source)
-        paths = [each for path in paths for each in ([path] if os.path.isdir(path) else expand(path))]
-        return _open([path if os.path.isdir(path) else os.path.dirname(path) or "." for path in paths])
+        paths = [each for path in paths for each in ([path] if is_folder(path) else expand(path))]
+        return _open([path if is_folder(path) else os.path.dirname(path) or "." for path in paths])
 
     def refuse(self, schema: Schema) -> Refusal:
         """See `Format.refuse`."""
@@ -94,11 +98,13 @@ def _open(folders: Sequence[str]) -> Source:
     columns: list[tuple[str, str, int | None]] | None = None
     card = None
     for folder in folders:
-        path = os.path.join(folder, _INDEX)
+        path = inside(folder, _INDEX)
         try:
-            with open(path, encoding="utf-8") as file:
-                index = json.load(file)
+            with open_file(path) as file:
+                index = json.loads(file.read())
             shards = index["shards"]
+            # A web server does not list its files.
+            names = names_in(folder) if not Url(folder).is_web else None
             card = card or Card.from_json(json.dumps(index.get(CARD)))
             for shard in shards:
                 own = list(
@@ -112,7 +118,7 @@ def _open(folders: Sequence[str]) -> Source:
                         "before it: import shards with other columns on their own"
                     )
                 columns = own
-                files.append(_file(folder, shard))
+                files.append(_file(folder, shard, names))
         except (KeyError, TypeError, ValueError) as err:
             raise Code.SOURCE.error(
                 f"{path}: not an index of MDS shards: {type(err).__name__}: {err}: name another folder"
@@ -130,21 +136,22 @@ def _open(folders: Sequence[str]) -> Source:
     return ChunkSource(files, parts, {})
 
 
-def _file(folder: str, shard: Mapping[str, Any]) -> OffsetFile:
+def _file(folder: str, shard: Mapping[str, Any], names: Container[str] | None) -> OffsetFile:
     raw, packed = shard["raw_data"], shard["zip_data"]
     codec = ""
     name, size, count = raw["basename"], raw["bytes"], shard["samples"]
     if not isinstance(count, int) or not isinstance(size, int) or count < 0:
         raise ValueError(f"a shard of {count!r} records and {size!r} bytes")
-    if packed is not None and not os.path.exists(os.path.join(folder, name)):
+    if packed is not None and (names is None or name not in names):
         kind = str(shard["compression"]).partition(":")[0]
         name, codec = packed["basename"], _CODECS.get(kind, "")
         if not codec:
             raise ValueError(f"{name}: unknown compression {kind!r}: write the shards without compression")
     if os.path.isabs(name) or ".." in name.split("/"):
         raise ValueError(f"the shard {name!r} is not in this folder")
-    path = os.path.join(folder, name)
-    os.stat(path)
+    path = inside(folder, name)
+    if names is not None and name not in names:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return OffsetFile(path, count, codec, size)
 
 

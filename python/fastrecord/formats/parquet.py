@@ -38,6 +38,7 @@ class ParquetFormat(Format):
     name = "parquet"
     title = "Apache Parquet, Arrow IPC"
     writes = True
+    stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {
         "compression": Setting("how an export compresses all but images: zstd (the default)", _COMPRESSIONS),
@@ -55,7 +56,7 @@ class ParquetFormat(Format):
             return _kind(found.head)
         for suffix in _SUFFIXES:
             first = next((name for name in found.names if name.endswith(suffix)), None)
-            if first is not None and _kind(Found.at(os.path.join(found.path, first)).head) is not None:
+            if first is not None and _kind(found.inside(first).head) is not None:
                 return f"the folder holds files *{suffix}"
         return None
 

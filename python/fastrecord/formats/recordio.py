@@ -59,6 +59,7 @@ class RecordIOFormat(Format):
     name = "recordio"
     title = "MXNet RecordIO"
     writes = True
+    stored = True
     suffixes = (".rec",)
     settings: Mapping[str, Setting] = {
         "labels": Setting(
@@ -73,7 +74,7 @@ class RecordIOFormat(Format):
         if not found.is_folder:
             return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
         names = [name for name in found.names if name.endswith(".rec")]
-        if not names or Found.at(os.path.join(found.path, names[0])).head[:4] != _MAGIC_BYTES:
+        if not names or found.inside(names[0]).head[:4] != _MAGIC_BYTES:
             return None
         return f"the folder holds {len(names):,} files *.rec that begin with RecordIO's magic number"
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import zlib
 from collections import Counter
@@ -52,6 +51,7 @@ from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import ROWS
+from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
 
 _SUFFIXES = tuple(
@@ -75,6 +75,7 @@ class TFRecordFormat(Format):
     name = "tfrecord"
     title = "TFRecord (tf.train.Example)"
     writes = True
+    stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {
         "lists": Setting("Features that are lists of any length, though the first records have equally many: A,B"),
@@ -88,7 +89,7 @@ class TFRecordFormat(Format):
             packed = f", after decompression as {kind}" if kind else ""
             return None if kind is None else f"its first length has the right CRC{packed}"
         names = [name for name in found.names if name.endswith(_SUFFIXES) or _SHARD.fullmatch(name)]
-        if not names or _compression(Found.at(os.path.join(found.path, names[0])).head) is None:
+        if not names or _compression(found.inside(names[0]).head) is None:
             return None
         return f"the folder holds {len(names):,} files like {names[0]}, whose first length has the right CRC"
 
@@ -97,7 +98,7 @@ class TFRecordFormat(Format):
         sources = [source] if isinstance(source, str) else source
         paths = []
         for each in sources:
-            shards = _SHARD.fullmatch(min(os.listdir(each), default="")) if os.path.isdir(each) else None
+            shards = _SHARD.fullmatch(min(names_in(each), default="")) if is_folder(each) else None
             paths += expand(each, ()) if shards else expand(each, _SUFFIXES)
         return TFRecordSource(paths, settings)
 
@@ -264,7 +265,7 @@ class TFRecordSource(ShardedSource):
         """Yield runs of records: number of the first, bytes, where they are, and what is wrong."""
         for at, number in self.shards(start):
             path, begun = self.paths[at], number
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 kind = _compression(file.read(4096))
             try:
                 with Blocks(path, _COMPRESSED.get(kind or "", "")) as blocks:

@@ -81,6 +81,7 @@ class TarFormat(Format):
     name = "webdataset"
     title = "WebDataset (tar)"
     writes = True
+    stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {
         "layout": Setting(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.source import Source
+from fastrecord.interchange.stored import inside, is_folder, is_stored, names_in, open_file
 from fastrecord.schema import Schema
 
 _HEAD = 4096
@@ -32,7 +33,11 @@ class Found:
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder."""
-        return os.path.isdir(self.path)
+        return is_folder(self.path)
+
+    def inside(self, name: str) -> Found:
+        """Look at something in the folder."""
+        return Found.at(inside(self.path, name))
 
     @property
     def suffix(self) -> str:
@@ -46,11 +51,13 @@ class Found:
         Raises:
             OSError: the path cannot be read.
         """
+        if is_stored(path) and is_folder(path):
+            return cls(path, names=tuple(names_in(path)[:_LISTED]))
         if os.path.isdir(path):
             with os.scandir(path) as entries:
                 names = [entry.name for entry, _ in zip(entries, range(_LISTED), strict=False)]
             return cls(path, names=tuple(sorted(names)))
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return cls(path, head=file.read(_HEAD))
 
 
@@ -76,6 +83,7 @@ class Format(ABC):
         reads: Whether records come in from it.
         writes: Whether records go out to it.
         settings: Its settings, by name.
+        stored: Whether sources may be URLs of stores: every file is opened by `stored.open_file`.
         suffixes: Ends of the names of its files, such as ".tar", for a folder or a pattern that
             holds several. The first one ends the names of shards that are written.
     """
@@ -84,6 +92,7 @@ class Format(ABC):
     title: str
     reads: bool = True
     writes: bool = False
+    stored: bool = False
     settings: Mapping[str, Setting] = {}
     suffixes: tuple[str, ...] = ()
 

@@ -7,8 +7,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from fastrecord.errors import Code
+from fastrecord.interchange.stored import is_folder, is_stored, names_in
+from fastrecord.store.address import Url
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -33,7 +36,9 @@ def expand(source: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[st
 
 
 def _expand(path: str, suffixes: Sequence[str]) -> Iterator[str]:
-    if os.path.isdir(path):
+    if is_stored(path):
+        yield from _expand_stored(path, suffixes)
+    elif os.path.isdir(path):
         with os.scandir(path) as entries:
             names = sorted(e.name for e in entries if e.is_file() and e.name.endswith(tuple(suffixes) or ""))
         if not names:
@@ -50,6 +55,18 @@ def _expand(path: str, suffixes: Sequence[str]) -> Iterator[str]:
         yield from found
 
 
+def _expand_stored(path: str, suffixes: Sequence[str]) -> Iterator[str]:
+    folder, name = (Url(path), "") if is_folder(path) else (Url(path).folder, Url(path).name)
+    if name and (folder.is_web or not glob.has_magic(name)):
+        yield Url(path)
+        return
+    found = names_in(f"{folder}/")
+    names = [each for each in found if (fnmatchcase(each, name) if name else each.endswith(tuple(suffixes) or ""))]
+    if not names:
+        raise Code.SOURCE.error(f"{Url(path)}: the store has no {'such' if name else ', '.join(suffixes)} files there")
+    yield from (folder.at(each) for each in names)
+
+
 def refuse_pipe(path: str) -> None:
     """Refuse a pipe, whose reader waits for a writer, and which cannot be read from any position.
 
@@ -57,6 +74,8 @@ def refuse_pipe(path: str) -> None:
         FastRecordError: the path is a pipe or a socket.
         OSError: there is nothing at the path.
     """
+    if is_stored(path):
+        return
     mode = os.stat(path).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         raise Code.SOURCE.error(f"{path}: is a pipe, which cannot be read from any position: save it as a file first")

@@ -12,6 +12,7 @@ from itertools import islice
 from fastrecord.errors import Code
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.paths import expand, refuse_pipe
+from fastrecord.interchange.stored import is_folder, is_stored
 
 GROUP = "fastrecord.formats"
 # Name -> its module in fastrecord.formats, whose `FORMATS` lists the instances. The order is the
@@ -80,19 +81,19 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
         OSError: it cannot be read.
     """
     first = source if isinstance(source, str) else source[0]
-    path = first if os.path.lexists(first) else expand(first)[0]
+    path = first if is_folder(first) or os.path.lexists(first) else expand(first)[0]
     refuse_pipe(path)
     found = Found.at(path)
     for name in [*_others(), *_MODULES]:
         each = load(name)
-        why = each.recognise(found) if each.reads else None
+        why = _why(each, found) if each.reads else None
         if why is not None:
             return each, why
     for name in [*_others(), *_MODULES]:
         each = load(name)
         files = (file for file in found.names if each.reads and file.endswith(each.suffixes))
         for file in islice(files, 1):
-            why = each.recognise(Found.at(os.path.join(path, file)))
+            why = _why(each, found.inside(file))
             if why is not None:
                 return each, f"{file} in it: {why}"
     inside = f"a folder with {', '.join(found.names[:5]) or 'nothing'}" if found.is_folder else f"{found.head[:16]!r}"
@@ -100,6 +101,16 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
         f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names(reads=True))}; "
         "`fastrecord pack` takes folders of images"
     )
+
+
+def _why(each: Format, found: Found) -> str | None:
+    # Some formats look at files beside it, which are not here.
+    try:
+        return each.recognise(found)
+    except OSError:
+        if each.stored or not is_stored(found.path):
+            raise
+        return None
 
 
 @cache

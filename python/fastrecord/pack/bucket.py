@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, ClassVar
+from typing import IO, ClassVar, Self
 
 from fastrecord.pack.listing import UNREADABLE, Listing, list_classes
 from fastrecord.store.requests import Store, at_once
@@ -19,6 +19,7 @@ class BucketListing(Listing):
 
     Attributes:
         store: The folder that holds the class folders.
+        sizes: Key -> bytes.
         brought: Position -> file descriptor of the files that are at hand.
     """
 
@@ -26,6 +27,7 @@ class BucketListing(Listing):
     together: ClassVar[int] = 256
 
     store: Store = field(kw_only=True)
+    sizes: dict[str, int] = field(default_factory=dict)
     brought: dict[int, int] = field(default_factory=dict)
 
     def path(self, position: int) -> str:
@@ -35,6 +37,15 @@ class BucketListing(Listing):
     def describe(self, position: int) -> str:
         """Return the URL of the file at `position`."""
         return self.store.where(self.keys[position])
+
+    def cut(self, start: int, stop: int) -> Self:
+        """Return some of the files."""
+        part = Listing.cut(self, start, stop)
+        return replace(part, sizes={key: self.sizes[key] for key in part.keys})
+
+    def stored_bytes(self, position: int) -> int:
+        """Return the size of the object."""
+        return self.sizes[self.keys[position]]
 
     @contextmanager
     def at_hand(self, positions: range) -> Iterator[None]:
@@ -100,4 +111,6 @@ def list_bucket(store: Store, *, allow_empty_classes: bool = False) -> BucketLis
         {},
         allow_empty_classes=allow_empty_classes,
     )
-    return BucketListing(found.source, found.keys, found.labels, found.classes, ignored=found.ignored, store=store)
+    return BucketListing(
+        found.source, found.keys, found.labels, found.classes, ignored=found.ignored, store=store, sizes=dict(objects)
+    )

@@ -15,6 +15,7 @@ from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.operations.shard_names import Part
+from fastrecord.pack.bucket import list_bucket
 from fastrecord.pack.division import plan, usual_shards
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
@@ -23,6 +24,9 @@ from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, ch
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
+from fastrecord.store import is_url
+from fastrecord.store.address import Url
+from fastrecord.store.requests import Store
 
 if TYPE_CHECKING:
     from fastrecord.operations.upload import Upload
@@ -62,7 +66,8 @@ def pack_folder(
     list. Before its last commit a file has `complete: false`.
 
     Args:
-        src: Folder with one sub-folder per class, or any folder that holds the files of the list.
+        src: Folder with one sub-folder per class, or any folder that holds the files of the list. Or
+            the URL of a folder of class folders in an object store.
         out: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
             on. Or a URL: the folder of a data set in an object store, whose shards have about 256 MiB
             by default, or one .frec file (docs/stores.md).
@@ -137,6 +142,7 @@ def pack_folder(
             bad_files,
             allow_empty_classes=allow_empty_classes,
             known=known,
+            store_options=store_options,
         )
         if upload is not None and not (sharded or upload.is_file):
             shards = usual_shards(job.listing)
@@ -176,6 +182,7 @@ class ImageJob:
         *,
         allow_empty_classes: bool,
         known: list[str] | None = None,
+        store_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """List the files. The arguments have the same meaning as in `pack_folder`.
 
@@ -185,7 +192,12 @@ class ImageJob:
             FastRecordError, OSError: as `pack_folder`, for its input.
         """
         source = os.fspath(src)
-        if list_path is not None:
+        listing: Listing
+        if is_url(source):
+            if list_path is not None:
+                raise ValueError(f"{Url(source)}: a list names files of this machine: copy them here, or leave it out")
+            listing = list_bucket(Store.of(source, store_options), allow_empty_classes=allow_empty_classes)
+        elif list_path is not None:
             listing = list_csv(source, os.fspath(list_path))
         else:
             listing = list_folder(source, allow_empty_classes=allow_empty_classes)

@@ -15,6 +15,7 @@ from fastrecord.interchange import Source
 from fastrecord.interchange.format import Format
 from fastrecord.interchange.registry import load, recognise
 from fastrecord.interchange.source import value_bytes
+from fastrecord.interchange.stored import is_stored, located
 from fastrecord.names import name_some
 from fastrecord.operations.shard_names import Part
 from fastrecord.pack.division import ends_by_size, even_ends, parts_of
@@ -113,7 +114,8 @@ def import_records(
 
     Args:
         source: A file, a folder, a pattern such as "train-{000..146}.tar" or "shards/*.parquet", or
-            several of them.
+            several of them. Or URLs of stores, of the web or of the Hugging Face hub, for WebDataset,
+            TFRecord, RecordIO, Parquet and MDS.
         path: File to write. With shards, `train.frec` stands for `train-00000-of-00004.frec` and so
             on. Or a URL, as in `fastrecord.pack_folder`; one shard by default.
         format: Name of the format; "auto" looks at the source.
@@ -147,7 +149,7 @@ def import_records(
         sixteen_bit: Likewise.
         commit_bytes: Commit durably each time this many bytes have been written.
         staging: As in `fastrecord.pack_folder`.
-        store_options: Likewise.
+        store_options: Likewise, and for a source in a store.
         progress: Called a few times a second; an exception in it ends the import.
 
     Raises:
@@ -163,7 +165,7 @@ def import_records(
     mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes, path, staging)
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     out = os.fspath(path)
-    with opened(source, format, settings) as (found, each, where, why):
+    with opened(source, format, settings, store_options) as (found, each, where, why):
         for name in (where, *each.paths):
             if os.path.realpath(name) == os.path.realpath(out):
                 raise Code.OUTPUT_IS_INPUT.error(f"{out}: is what is to be imported: choose another path")
@@ -197,6 +199,7 @@ def preview_records(
     fill: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
     records: int = _SHOWN,
+    store_options: Mapping[str, Any] | None = None,
 ) -> Preview:
     """Return what `import_records` would store, and write nothing.
 
@@ -208,11 +211,12 @@ def preview_records(
         fill: Likewise.
         settings: Likewise.
         records: Number of records to return.
+        store_options: Likewise.
 
     Raises:
         As `import_records` does.
     """
-    with opened(source, format, settings) as (found, each, where, why):
+    with opened(source, format, settings, store_options) as (found, each, where, why):
         fields = plan_fields(each, where, mapping, _types(types), fill=fill)
         first: list[dict[str, Any]] = []
         numbers: list[int] = []
@@ -256,15 +260,19 @@ def opened(
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     name: str,
     settings: Mapping[str, str] | None,
+    store_options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Format, Source, str, str]]:
     """Open a source; yield its format, the source, its name for messages, and why it has this format."""
     given = [os.fspath(source)] if isinstance(source, (str, os.PathLike)) else [os.fspath(each) for each in source]
     if not given:
         raise ValueError("source is empty: give a path")
+    given = [located(each, store_options) for each in given]
     paths: str | list[str] = given[0] if len(given) == 1 else given
     found, why = recognise(paths) if name == "auto" else (load(name), "")
     if not found.reads:
         raise Code.UNKNOWN_FORMAT.error(f"records cannot be read from the format {found.name}")
+    if not found.stored and any(map(is_stored, given)):
+        raise Code.SOURCE.error(f"{given[0]}: {found.title} is read from files of this machine: copy it here first")
     check_settings(found, settings or {})
     with found.open(paths, settings or {}) as each:
         yield found, each, given[0], why

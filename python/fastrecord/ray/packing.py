@@ -15,7 +15,6 @@ from fastrecord.errors import Code
 from fastrecord.operations.manifest import FoundShard
 from fastrecord.operations.shard_names import Part
 from fastrecord.operations.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
-from fastrecord.pack.bucket import list_bucket
 from fastrecord.pack.division import even_ends
 from fastrecord.pack.images import ImageJob
 from fastrecord.pack.output import NEVER
@@ -23,7 +22,6 @@ from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_op
 from fastrecord.pack.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
 from fastrecord.store import is_url
-from fastrecord.store.requests import Store
 
 # Files in a shard by default: about 500 MB of images as in ImageNet.
 _FILES = 4096
@@ -98,26 +96,20 @@ def pack(
         raise ValueError("a list has no class folders: leave out allow_empty_classes")
     if num_workers is not None:
         integer("num_workers", num_workers, 1)
-    url = os.fspath(src) if is_url(src) else None
-    if url is not None and list_path is not None:
-        raise ValueError(f"{url}: a list names the files of a folder, not of an object store: leave out list_path")
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     with ShardWrite(dst, mode) as write:
-        if url is not None:
-            listing = list_bucket(Store.of(url, store_options), allow_empty_classes=allow_empty_classes)
-            source = listing.source
-            job = ImageJob.of_listing(listing, write.folder, classes_from, recode, bad_files)
-        else:
-            source = os.path.abspath(os.path.expanduser(os.fspath(src)))
-            job = ImageJob.of(
-                source,
-                write.folder,
-                list_path,
-                classes_from,
-                recode,
-                bad_files,
-                allow_empty_classes=allow_empty_classes,
-            )
+        source = os.fspath(src) if is_url(src) else os.path.abspath(os.path.expanduser(os.fspath(src)))
+        job = ImageJob.of(
+            source,
+            write.folder,
+            list_path,
+            classes_from,
+            recode,
+            bad_files,
+            allow_empty_classes=allow_empty_classes,
+            store_options=store_options,
+        )
+        source = job.listing.source
         total = len(job.listing)
         workers = num_workers or _workers(cpus_per_worker)
         count = shards if shards is not None else min(max(-(-total // _FILES), workers), total)

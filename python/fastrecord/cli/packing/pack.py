@@ -19,6 +19,7 @@ from fastrecord.cli.packing.options import (
     take_recode,
 )
 from fastrecord.cli.text import say
+from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     from fastrecord.pack.packer import PackSummary
@@ -116,6 +117,8 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
     take_recode(options)
     if append and options["classes_from"] is not None:
         raise click.UsageError("with --append OUT keeps its own classes: leave out --classes-from")
+    if options["list_path"] is not None and is_url(src):
+        raise click.UsageError("--list names files of this machine, and SRC is a URL: copy them here")
     if options["list_path"] is not None and options["allow_empty_classes"]:
         raise click.UsageError("--list has no class folders: leave out --allow-empty-classes")
     return partial(pack_folder, src, out, **options)

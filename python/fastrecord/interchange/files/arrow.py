@@ -27,6 +27,7 @@ from fastrecord.interchange.format import Setting
 from fastrecord.interchange.infer import SAMPLE, most_images
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.stored import is_stored, open_file
 from fastrecord.schema import FieldType, array, list_
 
 # Records that are looked at to tell images from other bytes; few, since each may be large.
@@ -151,7 +152,8 @@ class ParquetFile(ArrowFile):
 
     def _open(self) -> Any:
         parquet = library("pyarrow.parquet", "parquet", "Parquet")
-        return parquet.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+        file = open_file(self.path) if is_stored(self.path) else self.path
+        return parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
 
 
 class IpcFile(ArrowFile):
@@ -502,11 +504,13 @@ def open_files(paths: Sequence[str], *, marked: bool = False) -> list[ArrowFile]
     pa = arrow()
     files: list[ArrowFile] = []
     for path in paths:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(16)
         try:
             if head.startswith(b"PAR1"):
                 files.append(ParquetFile(path))
+            elif is_stored(path) and (head.startswith(b"ARROW1") or is_stream(head)):
+                raise Code.SOURCE.error(f"{path}: Arrow IPC files are mapped into memory: copy it here first")
             elif head.startswith(b"ARROW1") or is_stream(head):
                 files.append(IpcFile(path, marked=marked))
             else:

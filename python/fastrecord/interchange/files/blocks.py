@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from fastrecord.interchange.libraries import library
+from fastrecord.interchange.stored import is_stored, open_file, size_of
 
 # Size of a read. A run of records keeps its blocks alive.
 _READ = 4 << 20
@@ -40,7 +41,7 @@ class Blocks:
         self._file = _opened(path, module)
         # A decompressor returns what it has before it comes to damage, one piece at a time.
         self._next = self._file.readinto1 if module else self._file.readinto
-        self._total = os.stat(self._file.fileno()).st_size if not module else None
+        self._total = size_of(self._file) if not module else None
         self._block: memoryview = memoryview(b"")
         self._at = 0
         self._damage = ""
@@ -170,7 +171,7 @@ class _Zlib:
     """A file of zlib's format, without the header of gzip."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open_file(path)
         self._stream = zlib.decompressobj()
 
     def readinto1(self, target: memoryview) -> int:
@@ -190,5 +191,7 @@ class _Zlib:
 
 def _opened(path: str, module: str) -> Any:
     if not module:
-        return open(path, "rb", buffering=0)
-    return _Zlib(path) if module == "zlib" else library(module, "zstd", f"{path}: zstd").open(path, "rb")
+        return open_file(path)
+    if module == "zlib":
+        return _Zlib(path)
+    return library(module, "zstd", f"{path}: zstd").open(open_file(path) if is_stored(path) else path, "rb")

@@ -7,7 +7,6 @@ records. A record has several parts: uint32 sizes of the parts whose size varies
 from __future__ import annotations
 
 import io
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from fastrecord.interchange.files.unpickle import plain
 from fastrecord.interchange.infer import SAMPLE, usual_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.stored import open_file, size_of
 from fastrecord.schema import FieldType, array
 
 _Ints: TypeAlias = NDArray[np.int64]
@@ -106,11 +106,12 @@ class OffsetFile:
         """See `ChunkFile.blocks`."""
         if start >= self.count:
             return
-        with open(self.path, "rb", buffering=0) as file:
+        with open_file(self.path) as file:
+            whole = size_of(file)
             stream = _stream(file, self.codec, self.size)
             offsets = _offsets(stream, self.count)
             _skip(stream, 4 * (self.count + 2), int(offsets[start]))
-            end = int(offsets[-1]) if self.codec else os.fstat(file.fileno()).st_size
+            end = int(offsets[-1]) if self.codec else whole
             yield from _cut(stream, offsets, range(start, self.count), end)
 
 
@@ -148,8 +149,8 @@ class FramedFile:
     def blocks(self, start: int) -> Iterator[Block]:
         """See `ChunkFile.blocks`."""
         pa = library("pyarrow", "parquet", "a file compressed with zstd")
-        with open(self.path, "rb", buffering=0) as file:
-            end = os.fstat(file.fileno()).st_size
+        with open_file(self.path) as file:
+            end = size_of(file)
             head = _read(file, 24)
             version, count, frames = (
                 head[8],
