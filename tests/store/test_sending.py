@@ -90,3 +90,71 @@ def test_of_two_manifests_at_once_one_is_refused(server: Server, tmp_path: Path)
     with pytest.raises(fr.FastRecordError, match=r"another process has replaced it.*FR205"):
         fr.write_manifest(url, store_options=server.options)
     assert fr.write_manifest(url, store_options=server.options).generation == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_bit_that_flips_on_the_way_damages_no_copy(server: Server, tmp_path: Path, method: str) -> None:
+    folder = write_shards(tmp_path / "sent", shards=3, each=5)
+    url = "s3://bucket/flipped"
+    if method == "GET":
+        server.put_folder("flipped", folder)
+    else:
+        server.delete("flipped")
+    shards = {path.name: path.read_bytes() for path in folder.iterdir()}
+    server.faults.append(
+        Fault("flip", 3, lambda request: request.method == method and request.path.endswith("-of-00003.frec"))
+    )
+    if method == "GET":
+        summary = fr.copy(url, tmp_path / "back", store_options=server.options)
+        copies = {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()}
+    else:
+        summary = fr.copy(folder, url, store_options=server.options)
+        copies = server.objects("flipped")
+    assert server.faults[0].times == 0
+    assert (len(summary.copied), copies) == (3, shards)
+
+
+def test_a_way_that_always_flips_bits_leaves_no_copy(server: Server, tmp_path: Path) -> None:
+    path = next(write_shards(tmp_path / "sent", shards=1, each=5).glob("*.frec"))
+    server.faults.append(Fault("flip", 100, lambda request: request.method == "PUT"))
+    with pytest.raises(fr.FastRecordError, match=r"never.frec: is not what was sent, 3 times: .*on the way.*FR211"):
+        fr.copy(path, "s3://bucket/never.frec", store_options=server.options)
+    with pytest.raises(FileNotFoundError):
+        fr.copy("s3://bucket/never.frec", tmp_path / "none.frec", store_options=server.options)
+    url = server.put("whole.frec", path)
+    server.reset()
+    server.faults.append(Fault("flip", 100, lambda request: request.stretch is not None and request.stretch[1] > 9))
+    with pytest.raises(fr.CorruptFileError, match=r"s3://bucket/whole.frec: .*not copied.*FR302") as caught:
+        fr.copy(url, tmp_path / "back.frec", store_options=server.options)
+    assert "on the way" in caught.value.__notes__[0]
+    assert [*tmp_path.glob("back*")] == []
+
+
+def test_a_copy_that_is_there_but_damaged_is_made_again(server: Server, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "sent", shards=2, each=5)
+    url, name = "s3://bucket/there", "train-00001-of-00002.frec"
+    fr.copy(folder, url, store_options=server.options)
+    damaged = bytearray((folder / name).read_bytes())
+    damaged[damaged.index(payload(7)) + 9] ^= 1
+    (tmp_path / name).write_bytes(damaged)
+    server.put(f"there/{name}", tmp_path / name)
+    assert fr.copy(folder, url, store_options=server.options).copied == [name]
+    fr.copy(url, tmp_path / "back", store_options=server.options)
+    (tmp_path / "back" / name).write_bytes(damaged)
+    assert fr.copy(url, tmp_path / "back", store_options=server.options).copied == [name]
+    assert (tmp_path / "back" / name).read_bytes() == (folder / name).read_bytes()
+    (folder / name).write_bytes(damaged)
+    with pytest.raises(fr.CorruptFileError, match=rf"sent/{name}: record 2, .*not copied.*FR302"):
+        fr.copy(folder, url, store_options=server.options)
+
+
+@pytest.mark.parametrize(
+    "etag", ['"opaque"', '"0123456789abcdef0123456789abcdef"', '"0123456789abcdef0123456789abcdef-1"']
+)
+def test_what_an_etag_does_not_prove_is_read_back(server: Server, tmp_path: Path, etag: str) -> None:
+    path = next(write_shards(tmp_path / "sent", shards=1, each=5).glob("*.frec"))
+    server.faults.append(Fault("etag", 10_000, lambda request: request.method == "GET"))
+    server.etag = etag
+    fr.copy(path, f"s3://bucket/{len(etag)}.frec", store_options=server.options)
+    read = [stretch for stretch in server.stretches(f"{len(etag)}.frec") if stretch[0] == 0]
+    assert max(stop for _, stop in read) >= path.stat().st_size

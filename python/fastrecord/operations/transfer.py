@@ -1,6 +1,6 @@
 """`copy`: a data set of shards to and from an object store; manifests there.
 
-A shard counts as sent if one with the same size and footer is there; the manifest comes last, at
+A shard counts as copied if one is there that has been compared with it; the manifest comes last, at
 once. So a copy that was broken off continues when it is called again, and readers of the data set
 see all of it or what it was before.
 """
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastrecord._core import FastRecordError, Reader
+from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.operations.manifest import (
     FoundShard,
-    last_page,
+    footer_checksum,
     manifest_lock,
     next_manifest,
     no_manifest,
@@ -32,13 +32,17 @@ from fastrecord.operations.manifest import (
 from fastrecord.operations.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import Store
+from fastrecord.store.requests import PARALLEL, Store, md5_etag, submit
+from fastrecord.store.threads import Threads
 
 if TYPE_CHECKING:
     from fastrecord.store.supply import Source
 
 # Shards that are copied at once, each by parallel requests of its own.
 _AT_ONCE = 4
+# A copy that differs is made again, so that there are so many attempts.
+_ATTEMPTS = 3
+_ON_THE_WAY = "bytes are changed on the way: check the network and proxies"
 _Show = Callable[[int, int], object]
 
 
@@ -73,8 +77,9 @@ def copy(
 ) -> CopySummary:
     """Copy a data set of shards, or one file, to an object store or from there.
 
-    Shards that are there already are left out, so a copy that was broken off continues. The
-    manifest is written last and at once.
+    Every byte that a reader uses is compared: a file that is sent with its own checksums, and the object
+    with the file; a file that comes with its own checksums. Shards that are there already are compared,
+    too, and left out, so a copy that was broken off continues. The manifest is written last and at once.
 
     Args:
         src: A folder with a `dataset.json`, or a .frec file; a path or a URL.
@@ -86,8 +91,9 @@ def copy(
     Raises:
         FileNotFoundError: `src` does not exist, or is a folder without a manifest.
         FileExistsError: `dst` is another data set, or another file.
-        FastRecordError: the store does not answer; another process has replaced the manifest meanwhile.
-        CorruptFileError: the manifest is damaged.
+        FastRecordError: the store does not answer; another process has replaced the manifest meanwhile;
+            bytes are changed on the way.
+        CorruptFileError: the manifest, or a shard, is damaged.
         ValueError: both are URLs, or none is.
     """
     src, dst = Url(os.fspath(src)), Url(os.fspath(dst))
@@ -108,15 +114,15 @@ def copy(
         _refuse_other(ends.dst, before, manifest)
     entries = manifest.entries()
     total, done, copied = sum(entry.bytes for entry in entries), 0, []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            for entry, was_copied in zip(entries, pool.map(ends.bring, entries), strict=True):
-                copied += [entry.name] if was_copied else []
-                done += entry.bytes
-                if progress is not None:
-                    progress(done, total)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    threads = Threads(_AT_ONCE, "fastrecord-copy")
+    try:
+        for entry, coming in zip(entries, [threads.submit(ends.bring, entry) for entry in entries], strict=True):
+            copied += [entry.name] if coming.result() else []
+            done += entry.bytes
+            if progress is not None:
+                progress(done, total)
+    finally:
+        threads.close()
     if before is None or before.entries() != entries:
         ends.finish(replace(manifest, generation=1 if before is None else before.generation + 1), etag)
     return CopySummary(dst, len(entries), total, copied)
@@ -127,18 +133,16 @@ def _copy_file(
 ) -> CopySummary:
     store, name = Store.of_file(dst if is_url(dst) else src, options)
     if is_url(dst):
-        with Reader(src) as reader:
-            size = reader.nbytes
-        if is_copy(store, name, src, size):
+        _refuse_damaged(src, src)
+        size = os.path.getsize(src)
+        if store.is_copy(name, src):
             return CopySummary(dst, 1, size, [])
         if not overwrite and store.exists(name):
             raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
-        store.put(name, Path(src))
+        send(store, name, src)
     else:
-        size = store.get(name, 0, 1).size
         with Staging(dst, overwrite=overwrite) as staging:
-            _download(store, name, staging.path, size)
-            Reader(staging.path).close()
+            size = _fetch(store, name, staging.path)
             staging.finish()
     if progress is not None:
         progress(size, size)
@@ -171,17 +175,17 @@ class _Ends:
         """Copy a shard unless it is there; return whether it was copied."""
         if self.is_upload:
             path = os.path.join(self.src, entry.name)
-            _check_named(path, entry, path)
-            if is_copy(self.store, entry.name, path, entry.bytes):
+            _refuse_damaged(path, path, entry)
+            if self.store.is_copy(entry.name, path):
                 return False
-            self.store.put(entry.name, Path(path))
+            send(self.store, entry.name, path, parallel=PARALLEL // _AT_ONCE)
             return True
         path = os.path.join(self.dst, entry.name)
-        if os.path.exists(path) and is_copy(self.store, entry.name, path, entry.bytes):
+        with suppress(FastRecordError, OSError):
+            _refuse_damaged(path, path, entry)
             return False
         with Staging(path, overwrite=True) as staging:
-            _download(self.store, entry.name, staging.path, entry.bytes)
-            _check_named(staging.path, entry, self.store.where(entry.name))
+            _fetch(self.store, entry.name, staging.path, entry)
             staging.finish()
         return True
 
@@ -296,22 +300,54 @@ def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
         )
 
 
-def is_copy(store: Store, name: str, path: str, size: int) -> bool:
-    """Return whether a file in a store has the size and the last page of a file on this machine."""
-    return store.footer(name, size) == last_page(path, size)
+def send(store: Store, name: str, path: str, *, parallel: int = PARALLEL) -> None:
+    """Send a file, and compare what has come with it.
+
+    Raises:
+        FastRecordError: it differs each time, and has been deleted. The store does not answer.
+    """
+    known = submit(md5_etag, path)
+    for _ in range(_ATTEMPTS):
+        store.put(name, Path(path), parallel=parallel)
+        if store.is_copy(name, path, known.result()):
+            return
+    store.delete([name])
+    raise Code.STORE.error(f"{store.where(name)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
 
 
-def _check_named(path: str, entry: ShardEntry, where: str) -> None:
-    """Refuse a file at a path that is not the shard of a manifest; `where` is its name for people."""
+def _fetch(store: Store, name: str, path: str, entry: ShardEntry | None = None) -> int:
+    """Bring a file, and compare all that a reader uses of it with its checksums; return its bytes."""
+    about = store.get(name, 0, 1)
+    for attempt in range(1, _ATTEMPTS + 1):
+        with open(path, "wb") as file:
+            file.truncate(about.size)
+            store.download(name, [(0, about.size)], path, about.etag)
+            os.fsync(file.fileno())
+        try:
+            _refuse_damaged(path, store.where(name), entry)
+            break
+        except CorruptFileError as error:
+            if attempt == _ATTEMPTS:
+                error.add_note(f"{_ATTEMPTS} times: the object itself is damaged, or {_ON_THE_WAY}")
+                raise
+    return about.size
+
+
+def _refuse_damaged(path: str, where: str, entry: ShardEntry | None = None) -> None:
+    """Refuse a file at a path that differs from its checksums, or from a shard; `where` is its name for people."""
     with Reader(path) as reader:
-        if (reader.file_id, reader.commit) != (entry.file_id, entry.commit):
+        found = reader.file_id, reader.commit, reader.nbytes
+        if entry is not None and (*found, footer_checksum(path, reader.nbytes)) != (
+            entry.file_id,
+            entry.commit,
+            entry.bytes,
+            entry.footer_crc,
+        ):
             raise Code.REPLACED.error(
                 f"{where}: is not the shard that the manifest names: `fastrecord manifest` renews it"
             )
-
-
-def _download(store: Store, name: str, path: str, size: int) -> None:
-    with open(path, "wb") as file:
-        file.truncate(size)
-        store.download(name, [(0, size)], path, store.get(name, 0, 1).etag)
-        os.fsync(file.fileno())
+        errors = reader.verify()["errors"]
+    if errors:
+        first, _, _ = errors[0].replace(path, where).rpartition(" [")
+        more = f" and {len(errors) - 1:,} more places" if len(errors) > 1 else ""
+        raise Code.CHECKSUM.error(f"{first}{more}: it is not copied")

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,11 +31,11 @@ from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.operations.manifest import FoundShard, find_shard, next_manifest
 from fastrecord.operations.shard_names import Part
-from fastrecord.operations.transfer import is_copy, put_remote_manifest, remote_manifest
+from fastrecord.operations.transfer import put_remote_manifest, remote_manifest, send
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
-from fastrecord.store.requests import Store, submit
+from fastrecord.store.requests import PARALLEL, Store, submit
 
 _JOURNAL, _LOCK = "journal.json", "lock"
 # Shards that wait to be sent while the next one is made.
@@ -200,7 +199,11 @@ class Upload:
         entries = [found[0] for path in paths if (found := self.sent(path)) is not None]
         if not self.is_file:
             self._put_manifest(entries)
-            self._store.delete(self._state["replaced"])
+            try:
+                self._store.delete(self._state["replaced"])
+            except FastRecordError as error:
+                error.add_note(f"{self.url}: the new data set is complete; shards of the one before are left")
+                raise
         os.unlink(os.path.join(self._folder, _JOURNAL))
         return entries
 
@@ -359,10 +362,8 @@ class Upload:
         if self._state["mode"] == "append" and self._before is not None:
             self._next(self._before, [shard], [entry])
         # Perhaps a run that was killed has sent it.
-        if self.is_file or not is_copy(self._store, entry.name, path, entry.bytes):
-            self._store.put(entry.name, Path(path))
-            if not is_copy(self._store, entry.name, path, entry.bytes):
-                raise Code.STORE.error(f"{self._store.where(entry.name)}: is not what was sent")
+        if self.is_file or not self._store.is_copy(entry.name, path):
+            send(self._store, entry.name, path, parallel=PARALLEL // (1 + _AHEAD))
         row = asdict(entry)
         classes = row.pop("classes")
         with self._changing:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import logging
 import math
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,6 +181,43 @@ class Store:
             return None
         return bytes(last.data) if last.size == end else None
 
+    def is_copy(self, name: str, path: str, known: str | None = None) -> bool:
+        """Return whether an object has the bytes of a file on this machine.
+
+        An ETag that is a sum of them, as of S3 and its like, proves it. Else they are read back and compared,
+        except where an ETag can be no such sum and the connection has checksums of its own (TLS): there the
+        size and the last page must do.
+
+        Args:
+            name: The object.
+            path: The file.
+            known: The file's `md5_etag`, if it is known.
+        """
+        size = os.path.getsize(path)
+        try:
+            last = self.get(name, -PAGE)
+        except FileNotFoundError:
+            return False
+        with open(path, "rb") as file:
+            descriptor = file.fileno()
+            if last.size != size or os.pread(descriptor, PAGE, max(0, size - PAGE)) != bytes(last.data):
+                return False
+            found = (last.etag or "").strip('"')
+            if found == (md5_etag(path) if known is None else known):
+                return True
+            is_sum = re.fullmatch(r"[0-9a-f]{32}(-\d+)?", found)
+            if not is_sum and not (self.url.is_local or self.url.scheme == "http" or self._is_plain):
+                return True
+
+            def is_same(start: int) -> bool:
+                return bytes(self.get(name, start, PART).data) == os.pread(descriptor, PART, start)
+
+            return all(at_once(*(partial(is_same, start) for start in range(0, size, PART))))
+
+    @property
+    def _is_plain(self) -> bool:
+        return _endpoint(self.options).startswith("http:")
+
     def exists(self, name: str) -> bool:
         """Return whether there is such an object."""
         try:
@@ -271,7 +310,7 @@ def _opened(store: Store, sending: bool = False) -> Any:
         silence = timedelta(seconds=silence_seconds * (PARALLEL if sending else 1))
         limits = {"timeout": _NO_LIMIT, "read_timeout": silence}
         options["client_options"] = limits | dict(options.get("client_options") or {})
-        if url.scheme == "http" or _endpoint(options).startswith("http:"):
+        if url.scheme == "http" or store._is_plain:
             options["client_options"].setdefault("allow_http", True)
     try:
         if url.is_local:
@@ -333,6 +372,17 @@ def at_once(*calls: Callable[[], _T]) -> list[_T]:
     finally:
         for future in futures:  # after an error
             future.cancel()
+
+
+def md5_etag(path: str) -> str:
+    """Return the ETag that S3 and its like give a file that is sent in parts of `PART`."""
+    sums: list[bytes] = []
+    with open(path, "rb") as file:
+        while part := file.read(PART):
+            sums.append(hashlib.md5(part, usedforsecurity=False).digest())
+    if len(sums) == 1:
+        return sums[0].hex()
+    return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(sums)}"
 
 
 def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:

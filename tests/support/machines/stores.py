@@ -63,6 +63,7 @@ class Server:
         port: Of the proxy.
         latency: Seconds before each answer.
         bandwidth: Bytes a second of all answers together; None: as many as there are.
+        etag: What the fault "etag" answers.
         faults: What happens to requests.
         requests: What has come.
     """
@@ -71,6 +72,7 @@ class Server:
     port: int = 0
     latency: float = 0.0
     bandwidth: float | None = None
+    etag: str = '"0123456789abcdef0123456789abcdef"'
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[Request] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -178,6 +180,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.send_header("content-length", "0")
                 self.end_headers()
                 return
+            if kind == "flip" and self.command == "PUT" and body:
+                body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 16]) + body[len(body) // 2 + 1 :]
             status, headers, content = self.forward(body)
             if kind == "short":
                 content = content[: len(content) // 2]
@@ -187,7 +191,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             for name, value in headers:
                 if name.lower() == "etag" and kind == "etag":
-                    value = '"0123456789abcdef0123456789abcdef"'
+                    value = server.etag
                 if name.lower() not in _SKIPPED and not (name.lower() == "etag" and kind == "no etag"):
                     self.send_header(name, value)
             length = {name.lower(): value for name, value in headers}.get("content-length")
