@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.store.cache import Cache
+from fastrecord.store.requests import Answer
 from tests.store.conftest import BYTES, Data, assert_once, payload
 from tests.support.machines.stores import Server
 
@@ -162,6 +164,22 @@ def test_after_a_new_start_of_the_machine_parts_are_checked_again(server: Server
             file.write(bytes(4096 * 20))
     dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
     assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
+
+
+@pytest.mark.parametrize("when", ["the clock was set back", "the machine was started anew"])
+def test_a_manifest_is_not_taken_for_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    cache = Cache(str(tmp_path / "cache"))
+    assert cache.manifest("s3://bucket/dataset.json", lambda _: Answer(b"old", 3, "1")) == b"old"
+    (path,) = tmp_path.glob("cache/*.json")
+    if when == "the clock was set back":
+        monkeypatch.setattr("fastrecord.store.cache._TOGETHER", 0.0)
+        os.utime(path, (time.time() + 3600, time.time() + 3600))
+    else:
+        head, _, content = path.read_bytes().partition(b"\n")
+        crc, asked, _, etag = head.split(b" ")
+        path.write_bytes(b"%s %s another-start %s\n%s" % (crc, asked, etag, content))
+    assert cache.manifest("s3://bucket/dataset.json", lambda _: Answer(b"new", 3, "2")) == b"new"
 
 
 def test_a_limit_is_kept_by_several_processes(server: Server, stored: Data, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import mmap
 import os
 import resource
@@ -24,13 +25,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import crc32c
+from fastrecord._core import FastRecordError, crc32c
 from fastrecord.errors import Code
 from fastrecord.store import ranks
 from fastrecord.store.address import Url
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
-from fastrecord.store.marks import Part, charge_of, is_busy, open_shared, part_of, remove, write_whole
+from fastrecord.store.marks import (
+    NEW,
+    Part,
+    boot_id,
+    charge_of,
+    is_busy,
+    open_file,
+    open_shared,
+    part_of,
+    remove,
+    write_whole,
+)
 from fastrecord.store.requests import PAGE, Answer, Store
 
 _STATE = "fastrecord-cache"
@@ -125,7 +137,7 @@ class Cache:
                 return  # it can be read: copies of this process take from it
             raise
         # Locks of one open file do not exclude each other: who holds and who waits need different ones.
-        self._holding = os.open(state, os.O_RDWR | os.O_CLOEXEC)
+        self._holding = os.open(f"/proc/self/fd/{self._change}", os.O_RDWR | os.O_CLOEXEC)
         with self._alone():
             if os.fstat(self._change).st_size < PAGE:
                 os.ftruncate(self._change, PAGE)
@@ -321,23 +333,24 @@ class Cache:
         path = os.path.join(self._place, hashlib.sha256(url.encode()).hexdigest()[:32] + ".json")
         together = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) > 1
         known = self._known_manifest(path) if together else None
-        if known is not None and known[2] < _TOGETHER:
+        if known is not None and 0 <= known[2] < _TOGETHER:
             return known[1]
         with self._manifest_lock():
             known = self._known_manifest(path)
-            if known is not None and together and known[2] < _TOGETHER:
+            if known is not None and together and 0 <= known[2] < _TOGETHER:
                 return known[1]
-            answer = ask(None if known is None else known[0])
-            if answer is None and known is not None:
-                with contextlib.suppress(OSError):
-                    os.utime(path)
-                return known[1]
-            if answer is None:
+            etag = None if known is None else known[0]
+            answer = ask(etag)
+            if answer is not None:
+                content, etag = bytes(answer.data), answer.etag
+            elif known is not None:
+                content = known[1]
+            else:
                 raise AssertionError
-            content = bytes(answer.data)
-            if self.is_named:
+            if self.is_named and (answer is not None or together):
+                asked = b"%d %s" % (time.monotonic(), boot_id().strip())
                 with contextlib.suppress(PermissionError):  # another user's, in a folder with the sticky bit
-                    write_whole(path, b"%08x %s\n" % (crc32c(content), (answer.etag or "").encode()) + content)
+                    write_whole(path, b"%08x %s %s\n" % (crc32c(content), asked, (etag or "").encode()) + content)
         return content
 
     def _known_manifest(self, path: str) -> tuple[str | None, bytes, float] | None:
@@ -345,14 +358,16 @@ class Cache:
         if self.folder is None:
             return None
         try:
-            with open(path, "rb") as file:
-                age, content = time.time() - os.fstat(file.fileno()).st_mtime, file.read()
+            with os.fdopen(open_file(path), "rb") as file:
+                line, _, content = file.read().partition(b"\n")
         except OSError:
             return None
-        line, _, content = content.partition(b"\n")
-        if line[:8] != b"%08x" % crc32c(content):
+        crc, asked, boot, etag = line.split(b" ", 3) if line.count(b" ") >= 3 else (b"", b"0", b"", b"")
+        if crc != b"%08x" % crc32c(content):
             return None  # the machine was started anew before all of it was on the disk
-        return line[9:].decode() or None, content, age
+        # Not by the time of day, which may be set back.
+        age = time.monotonic() - int(asked) if boot == boot_id().strip() else math.inf
+        return etag.decode() or None, content, age
 
     @contextlib.contextmanager
     def _manifest_lock(self) -> Iterator[None]:
@@ -489,13 +504,10 @@ class Cache:
         for name in names:
             path = os.path.join(self._place, name)
             whole = name.removesuffix(".parts")
-            if name.endswith(".frec") and f"{name}.parts" not in names:
-                os.unlink(path)  # its head never came
-            elif name.endswith(ranks.SUFFIX):
-                with contextlib.suppress(PermissionError):  # another user's, in a folder with the sticky bit
+            headless = name.endswith(".frec") and f"{name}.parts" not in names
+            if headless or name.endswith((ranks.SUFFIX, NEW)) or (name.endswith(_MARKS) and whole not in names):
+                with contextlib.suppress(OSError):  # another user's, in a folder with the sticky bit, or a folder
                     os.unlink(path)
-            elif (name.endswith(_MARKS) and whole not in names) or name.rpartition(".")[2].isdecimal():
-                os.unlink(path)
             elif name.endswith(_MARKS) and is_busy(path.removesuffix(".parts")):
                 file = self._found(path.removesuffix(".parts"))
                 if file is not None:
@@ -504,7 +516,7 @@ class Cache:
         self._state[_USED] = sum(map(charge_of, self._copies()))
 
     def _found(self, place: str) -> CachedFile | None:
-        """Return a copy that is here, open; None if it is none, or another user's."""
+        """Return a copy that is here, open; None if it cannot be opened."""
         file = self._places.get(place)
         part = part_of(place) if file is None else None
         if part is not None:
@@ -512,7 +524,7 @@ class Cache:
             file = CachedFile(Store(Url(self._place)), part, place, self, Traffic())
         try:
             return file if file is not None and file.open_here() and file.place == place else None
-        except PermissionError:
+        except (OSError, FastRecordError):  # who reads from it raises the error
             return None
 
 

@@ -53,6 +53,7 @@ from fastrecord.store.marks import (
     first_page,
     is_checked,
     marks_of,
+    open_file,
     open_shared,
     set_charge,
     set_checked,
@@ -574,18 +575,19 @@ class CachedFile:
             unlock(self._descriptor, OPENING)
 
     def _use_named(self, path: str) -> None:
-        with suppress(FileNotFoundError), open(path, "r+b") as file:
-            self._use_marks(mmap.mmap(file.fileno(), 0))
+        with suppress(FileNotFoundError), os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._use_marks(mmap.mmap(file.fileno(), size) if size else mmap.mmap(-1, 1))
 
     def _open_base(self) -> None:
         """Open a copy that can only be read, if there is one."""
         if self._base_place is None:
             return
         with suppress(OSError):
-            with open(marks_of(self._base_place), "rb") as file:
+            with os.fdopen(open_file(marks_of(self._base_place)), "rb") as file:
                 content = file.read()
             if content.startswith(MAGIC):
-                self._base = os.open(self._base_place, os.O_RDONLY | os.O_CLOEXEC)
+                self._base = open_file(self._base_place)
                 self._base_marks = np.frombuffer(content, np.uint8)
 
     def _tail(self) -> int:
@@ -675,8 +677,12 @@ class CachedFile:
         return Head(bytes(first.data), bytes(last.data), first.etag, size)
 
     def _use_marks(self, mapped: mmap.mmap) -> None:
-        reader = self._open_reader()
-        self._fields, self._payload_fields = list(reader.schema), payload_fields(reader)
+        try:
+            reader = self._open_reader()
+            self._fields, self._payload_fields = list(reader.schema), payload_fields(reader)
+        except (CorruptFileError, FastRecordError) as error:
+            # What comes from the store is compared before it is marked.
+            raise Code.CACHE.error(f"{self.place}: the copy in the cache is damaged: remove it: {error}") from error
         marks = np.frombuffer(mapped, np.uint8)
         expected = PAGE + len(self._fields) + len(self._payload_fields) * self.shard.records
         if len(marks) != expected or marks[: len(MAGIC)].tobytes() != MAGIC:
@@ -902,7 +908,8 @@ class CachedFile:
 
     def _fetch(self, stretches: Stretches, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
         if stretches:
-            place = self.place or f"/proc/{os.getpid()}/fd/{self._descriptor}"
+            # Not by its name, which may stand for another file by then.
+            place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
             brought = self.store.download(self.shard.name, stretches, place, etag, gap=gap, parallel=parallel)
             self._traffic.add(brought=brought)
 

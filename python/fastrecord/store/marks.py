@@ -6,7 +6,10 @@ with payloads a byte for each record.
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +17,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrecord._core import FastRecordError
+from fastrecord.errors import Code
 from fastrecord.store.locks import try_lock
 from fastrecord.store.requests import PAGE
 
@@ -66,12 +71,12 @@ def set_etag(marks: Marks, etag: str | None) -> None:
 
 def is_checked(marks: Marks) -> bool:
     """Return whether the copy was checked since the machine was started."""
-    return marks[_BOOT].tobytes() == _boot_id()
+    return marks[_BOOT].tobytes() == boot_id()
 
 
 def set_checked(marks: Marks) -> None:
     """Note that it was."""
-    marks[_BOOT] = np.frombuffer(_boot_id(), np.uint8)
+    marks[_BOOT] = np.frombuffer(boot_id(), np.uint8)
 
 
 def set_session(marks: Marks, session: int) -> None:
@@ -123,8 +128,8 @@ def remove(place: str, session: int) -> int:
     Such a process may have it mapped still: in the copy that follows, it would not see what is brought.
     """
     try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
+        descriptor = open_file(place, os.O_RDWR)
+    except (FileNotFoundError, PermissionError, FastRecordError):
         return 0
     try:
         if not try_lock(descriptor, OPENING):
@@ -136,35 +141,65 @@ def remove(place: str, session: int) -> int:
             for path in (marks_of(place), place):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
-        except PermissionError:
-            return 0  # another user's
+        except OSError:
+            return 0  # another user's, or a folder
         return 0 if page is None else charge(np.frombuffer(page, np.uint8))
     finally:
         os.close(descriptor)
 
 
-def open_shared(path: str) -> int:
-    """Open a file of a cache, for all who may write to its folder."""
+# What a new file of a cache is called until it is whole.
+NEW = ".new"
+
+
+def open_file(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file of a cache, and nothing that another user may have put in its place.
+
+    Raises:
+        FastRecordError: it is a link, a pipe or a folder, or has a second name, by which it may be a file of
+            another place. OSError: the system refuses it.
+    """
     try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode) and about.st_nlink <= 1:
+            return descriptor
+        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise Code.CACHE.error(
+        f"{path}: is a link, a pipe or a folder, or has a second name, so it is no file of a cache: another user may "
+        "have put it there: remove it, and see who may write to the folder"
+    )
+
+
+def open_shared(path: str) -> int:
+    """Open a file of a cache, or make it, for all who may write to its folder.
+
+    Raises:
+        FastRecordError, OSError: as `open_file`.
+    """
+    while True:
         # In folders with the sticky bit, Linux refuses O_CREAT for what is another user's.
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    share(descriptor, path)
-    return descriptor
+        with suppress(FileNotFoundError):
+            return open_file(path, os.O_RDWR)
+        with suppress(FileExistsError):  # another process was quicker
+            descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            share(descriptor, path)
+            return descriptor
 
 
 def share(descriptor: int, path: str) -> None:
-    """Let all who may write to the folder of a file write to the file."""
-    with suppress(PermissionError):  # another user's
-        os.fchmod(descriptor, os.stat(os.path.dirname(path)).st_mode & 0o666)
+    """Let all who may write to the folder of a new file write to the file."""
+    os.fchmod(descriptor, os.stat(os.path.dirname(path)).st_mode & 0o666)
 
 
 def write_whole(path: str, content: bytes) -> None:
     """Write a file of a cache that is there as a whole, or not at all."""
-    temporary = f"{path}.{os.getpid()}"
+    temporary = f"{path}.{secrets.token_hex(8)}{NEW}"
     try:
-        with open(temporary, "wb") as file:
+        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content)
             share(file.fileno(), path)
         os.rename(temporary, path)
@@ -175,7 +210,7 @@ def write_whole(path: str, content: bytes) -> None:
 
 
 def _page(place: str) -> bytes | None:
-    with suppress(OSError), open(marks_of(place), "rb") as file:
+    with suppress(OSError, FastRecordError), os.fdopen(open_file(marks_of(place)), "rb") as file:
         page = file.read(PAGE)
         if page.startswith(MAGIC) and len(page) == PAGE:
             return page
@@ -183,7 +218,8 @@ def _page(place: str) -> bytes | None:
 
 
 @cache
-def _boot_id() -> bytes:
+def boot_id() -> bytes:
+    """Return what names this start of the machine."""
     size = _BOOT.stop - _BOOT.start
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
