@@ -228,7 +228,11 @@ def test_observed_rates_give_back_the_efficiency_that_made_them() -> None:
     ("options", "message"),
     [
         ({"gpus": 1}, "gpu or gpu_rate is required"),
-        ({"gpus": 1, "gpu": "H900"}, r"'H900' is known, only of K80, P100, V100, A100: .*--gpu-rate IMAGES/S"),
+        ({"gpus": 8, "gpu": "B200"}, r"no published rate of a GPU 'B200' is known, .*--gpu-rate IMAGES/S"),
+        (
+            {"gpus": 1, "gpu": "H900"},
+            r"'H900' is known, only of K80, P100, V100, A100, H100, H100-PCIE: .*--gpu-rate IMAGES/S",
+        ),
         ({"gpus": 1, "gpu": "P100", "precision": "amp"}, "P100 in amp is known, only in fp32: give gpu_rate"),
         ({"gpus": 1, "gpu": "P100", "precision": "int4"}, '"fp32", "amp", "amp-nhwc" or "amp-xla"'),
         ({"gpus": 1, "gpu_rate": 10, "precision": "amp"}, "give one of them"),
@@ -271,3 +275,19 @@ def test_a_plan_is_ready_for_json() -> None:
     assert found["images_per_second"] == plan.images_per_second
     assert found["step"]["compute"] == plan.step.compute
     assert found["ways"][0]["name"] == "original"
+
+
+@pytest.mark.parametrize(("gpu", "link"), [("H100", 450e9), ("h200", 450e9), ("B200", 900e9), ("L40S", 31.5e9)])
+def test_a_measured_rate_goes_with_the_link_of_the_gpu(gpu: str, link: float) -> None:
+    def step(**options: Any) -> float:
+        return fr.plan_training(gpus=8, gpu_rate=5000, batch=256, **options).images_per_second
+
+    assert step(gpu=gpu) == step(link=link)
+    assert step(gpu="B200") > step(gpu="H100") > step(gpu="L40S") > step()
+
+
+def test_rates_of_gpus_after_the_a100_have_sources() -> None:
+    assert fr.plan_training(gpus=1, gpu="H100", precision="fp32", batch=640).images_per_second > 1_700
+    plan = fr.plan_training(gpus=8, gpu="H100-PCIE", batch=1280)
+    assert plan.images_per_second > 8 * 1_700
+    assert any("lambdal/deeplearning-benchmark" in note for note in plan.notes)

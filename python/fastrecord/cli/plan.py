@@ -38,7 +38,12 @@ def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs in all.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes. Default: 1.")
-@click.option("--gpu", metavar="NAME", help="K80, P100, V100 or A100: the published rate of ResNet-50.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="K80, P100, V100, A100, H100 or H100-PCIE: the published rate "
+    "of ResNet-50. Also H200, B200 or L40S with --gpu-rate, for the link.",
+)
 @click.option(
     "--precision",
     metavar="NAME",

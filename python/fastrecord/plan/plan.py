@@ -143,7 +143,8 @@ def plan_training(
     Args:
         gpus: Number of GPUs in all.
         nodes: Number of nodes, with as many GPUs each.
-        gpu: "K80", "P100", "V100" or "A100": ResNet-50's published rate.
+        gpu: "K80", "P100", "V100", "A100", "H100" or "H100-PCIE": ResNet-50's published rate. With
+            `gpu_rate` also "H200", "B200" or "L40S", for the link.
         precision: "fp32", "amp", "amp-nhwc" (channels last) or "amp-xla" (compiled). Default:
             "amp" where a rate is published, otherwise "fp32".
         gpu_rate: Images per second that one GPU alone trains at this batch, for another GPU or
@@ -328,8 +329,8 @@ def _gpu(
         return 0.0, 1 / units.count("gpu_rate", gpu_rate), found.link if found else tables.PCIE, None
     if gpu is None:
         raise ValueError("gpu or gpu_rate is required: which GPU, or how many images per second one of them trains")
-    if found is None:
-        known = ", ".join(GPUS)
+    if found is None or not found.rates:
+        known = ", ".join(name for name, one in GPUS.items() if one.rates)
         raise ValueError(
             f"no published rate of a GPU {gpu!r} is known, only of {known}: give the rate that you measured "
             "(gpu_rate, --gpu-rate IMAGES/S)"

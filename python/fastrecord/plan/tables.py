@@ -1,6 +1,6 @@
 """The figures that a plan starts from, each with its source. No formulas.
 
-A GPU without a published rate is absent: `gpu_rate` takes the user's own.
+A GPU without a published rate has its link only: `gpu_rate` takes the user's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EFFICIENCY = 0.97  # docs/plan.md lists the fitted ones
 PCIE = 15.75e9  # bytes/s, one direction of PCIe 3.0 x16
 
 PRECISIONS = {
-    "fp32": "32 bit (TF32 on A100)",
+    "fp32": "32 bit (TF32 from A100 on)",
     "amp": "mixed precision, channels first",
     "amp-nhwc": "mixed precision, channels last",
     "amp-xla": "mixed precision, compiled by XLA",
@@ -55,6 +55,8 @@ class Gpu:
 _TF = "TensorFlow, docs_src/performance/benchmarks.md, May 2017, synthetic data"
 _NVIDIA = "NVIDIA/DeepLearningExamples"
 _PYTORCH = f"{_NVIDIA}, PyTorch/Classification/ConvNets/resnet50v1.5/README.md"
+_LAMBDA = "lambdal/deeplearning-benchmark, pytorch/pytorch-train-throughput"
+_UNKNOWN = "not published: the V100's"
 _TF_NVIDIA = f"{_NVIDIA}, TensorFlow/Classification/ConvNets/resnet50v1.5/README.md"
 
 GPUS = {
@@ -94,8 +96,28 @@ GPUS = {
         300e9,
         "NVLink 3, 12 links",
         0.0222,
-        "not published: the V100's",
+        _UNKNOWN,
     ),
+    "H100": Gpu(
+        {"fp32": Rate(1893, 640, f"{_LAMBDA}-fp32.csv, Dell, SXM5; the batch of its other GPUs of 80 GB")},
+        450e9,
+        "NVLink 4, 18 links, NVSwitch",
+        0.0222,
+        _UNKNOWN,
+    ),
+    "H100-PCIE": Gpu(
+        {
+            "fp32": Rate(1197, 640, f"{_LAMBDA}-fp32.csv, 80 GB PCIe Gen5"),
+            "amp": Rate(1866, 1280, f"{_LAMBDA}-fp16.json, 80 GB PCIe Gen5"),
+        },
+        63e9,
+        "PCIe 5.0 x16",
+        0.0222,
+        _UNKNOWN,
+    ),
+    "H200": Gpu({}, 450e9, "NVLink 4, 18 links, NVSwitch", 0.0222, _UNKNOWN),
+    "B200": Gpu({}, 900e9, "NVLink 5, 18 links, NVSwitch", 0.0222, _UNKNOWN),
+    "L40S": Gpu({}, 31.5e9, "PCIe 4.0 x16", 0.0222, _UNKNOWN),
 }
 
 
