@@ -527,3 +527,24 @@ def test_a_file_without_read_permission_is_reported_like_a_missing_one(secret: s
     for command in (["info"], ["ls"], ["bench"], ["extract", "out"], ["repair", "out"], ["compact"]):
         name, *rest = command
         assert failed(name, secret, *rest) == "error: secret.frec: Permission denied\n"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("pakc", "pack"), ("verfy", "verify"), ("selct", "select"), ("zzz", "")])
+def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str) -> None:
+    told = failed(typed, "x.frec", status=2)
+    assert f"No such command '{typed}'" in told
+    assert (f"did you mean '{meant}'?" in told) == bool(meant)
+
+
+def test_the_tab_key_completes_commands_and_options() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    line = 'eval "$(_FASTRECORD_COMPLETE=bash_source fastrecord)"'
+    assert line in page
+    script = (
+        f"PATH={Path(sys.executable).parent}:$PATH; {line} || exit 1\n"
+        'try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _fastrecord_completion fastrecord; '
+        'echo "${COMPREPLY[@]}"; }\n'
+        "try fastrecord sel; try fastrecord select --dr; try fastrecord pac"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "select\n--drop-keys\npack\n", "")

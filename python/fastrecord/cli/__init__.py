@@ -5,6 +5,7 @@ Imports a subcommand's module when it is called, so that `--help` is fast.
 
 from __future__ import annotations
 
+import difflib
 import logging
 from importlib import import_module
 from keyword import iskeyword
@@ -15,7 +16,7 @@ import click
 from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
-from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams
+from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 
 # Name -> module of this folder that defines the command (`list_` avoids a Python name), and its line in the
 # overview.
@@ -58,6 +59,14 @@ class _Commands(click.Group):
         module = import_module(f"fastrecord.cli.{_COMMANDS[cmd_name][0]}")
         command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+        if near and args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {printable(args[0])!r}: did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
