@@ -75,3 +75,19 @@ def test_a_package_that_is_broken_is_named(tmp_path: Path, jsonlines: Path) -> N
     assert "the format 'crash' of the package crash cannot be imported: ModuleNotFoundError" in message
     message = failed("export", path, tmp_path / "out", "-f", "other")
     assert "the entry point 'other' of the package other is not an instance of fastrecord.interchange.Format" in message
+
+
+def test_a_package_that_is_broken_does_not_spoil_the_others(tmp_path: Path) -> None:
+    site = install(tmp_path / "site")
+    entry(site, "crash", "crash_module:FORMAT", "import no_such_module")
+    path = write_rows(tmp_path / "in.frec", 3)
+    assert command(site, "export", path, tmp_path / "out.jsonl", "--format", "jsonlines").returncode == 0
+    for out in ("a.frec", "b.frec"):
+        done = command(site, "import", tmp_path / "out.jsonl", tmp_path / out)
+        assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "unknown").write_bytes(b"nothing known")
+    done = command(site, "import", tmp_path / "unknown", tmp_path / "c.frec")
+    assert "of no known format" in done.stderr
+    assert "the format 'crash' of the package crash cannot be imported: ModuleNotFoundError" in done.stderr
+    done = command(site, "export", path, tmp_path / "x", "--format", "nothing")
+    assert "no format is called 'nothing': the formats are" in done.stderr

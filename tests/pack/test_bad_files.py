@@ -18,6 +18,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 from tests.support.child import run_child
+from tests.support.commands import failed, good
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
 COUNT = 40
@@ -244,3 +245,17 @@ def test_a_directory_or_an_unreadable_file_gets_the_systems_error(path: Path, tm
                 print(os.path.basename(error.filename))
     """
     assert run_child(script, tmp_path) == "a.frec\na.frec\n"
+
+
+def test_a_failed_pack_of_shards_names_the_ones_it_leaves(tmp_path: Path) -> None:
+    for number in range(6):
+        path = tmp_path / "in" / "a" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(number) if number != 5 else b"not an image")
+    out = tmp_path / "out.frec"
+    message = failed("pack", tmp_path / "in", out, "--shards", 3)
+    left = f"2 of 3 shards are whole, {tmp_path}/out-00000-of-00003.frec to {tmp_path}/out-00001-of-00003.frec"
+    assert f"{left}: `--resume` packs the others" in message
+    assert left in failed("pack", tmp_path / "in", out, "--shards", 3, "--resume")
+    (tmp_path / "in/a/5.jpg").write_bytes(encode(5))
+    good("pack", tmp_path / "in", out, "--shards", 3, "--resume")

@@ -231,7 +231,7 @@ def _open(path: str) -> Shard:
             return _shard(path, {_stem(path): _Array(data, path)}, stack)
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
-        except (zipfile.BadZipFile, OSError, ValueError) as err:
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as err:
             raise Code.SOURCE.error(f"{path}: {err}: copy the file again") from err
         arrays = {}
         for member in archive.infolist():

@@ -92,7 +92,10 @@ def _open_safetensors(path: str) -> Shard:
 def _open_saved(path: str) -> Shard:
     import torch
 
-    legacy = not zipfile.is_zipfile(path)
+    try:
+        legacy = not zipfile.is_zipfile(path)
+    except zipfile.BadZipFile as err:
+        raise Code.SOURCE.error(f"{path}: {err}: copy the file again") from err
     if legacy and os.path.getsize(path) > _LARGEST_LEGACY:
         raise Code.SOURCE.error(
             f"{path}: not a zip archive, so it is cut short, or of a torch before 1.6, and too large to be read whole: "

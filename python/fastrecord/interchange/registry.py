@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -9,12 +10,14 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
 
-from fastrecord.errors import Code
+from fastrecord._core import FastRecordError
+from fastrecord.errors import Code, plain
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.paths import expand, refuse_pipe
 from fastrecord.interchange.stored import is_folder, is_stored
 
 GROUP = "fastrecord.formats"
+_log = logging.getLogger("fastrecord.formats")
 # Name -> its module in fastrecord.formats, whose `FORMATS` lists the instances. The order is the
 # order in which a source is looked at: formats with an unmistakable sign come first.
 _MODULES = {
@@ -44,7 +47,7 @@ def names(*, reads: bool = False, writes: bool = False) -> list[str]:
     own = [name for name in _MODULES if not (reads and name == "folder")]
     if not writes:
         return sorted({*own, *_others()})
-    return sorted(name for name in {*own, *_others()} if load(name).writes)
+    return sorted(each.name for each in _loaded()[0] if each.writes)
 
 
 def load(name: str) -> Format:
@@ -84,23 +87,37 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
     path = first if is_folder(first) or os.path.lexists(first) else expand(first)[0]
     refuse_pipe(path)
     found = Found.at(path)
-    for name in [*_others(), *_MODULES]:
-        each = load(name)
+    formats, broken = _loaded()
+    for each in formats:
         why = _why(each, found) if each.reads else None
         if why is not None:
             return each, why
-    for name in [*_others(), *_MODULES]:
-        each = load(name)
+    for each in formats:
         files = (file for file in found.names if each.reads and file.endswith(each.suffixes))
         for file in islice(files, 1):
             why = _why(each, found.inside(file))
             if why is not None:
                 return each, f"{file} in it: {why}"
     inside = f"a folder with {', '.join(found.names[:5]) or 'nothing'}" if found.is_folder else f"{found.head[:16]!r}"
-    raise Code.UNKNOWN_FORMAT.error(
+    error = Code.UNKNOWN_FORMAT.error(
         f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names(reads=True))}; "
         "`fastrecord pack` takes folders of images"
     )
+    for reason in broken:
+        error.add_note(plain(reason))
+    raise error
+
+
+def _loaded() -> tuple[list[Format], list[FastRecordError]]:
+    """Return the formats, those of other packages first, and why some cannot be imported."""
+    formats, broken = [], []
+    for name in [*_others(), *_MODULES]:
+        try:
+            formats.append(load(name))
+        except FastRecordError as err:
+            _log.warning("%s", plain(err))
+            broken.append(err)
+    return formats, broken
 
 
 def _why(each: Format, found: Found) -> str | None:

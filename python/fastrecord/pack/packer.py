@@ -218,13 +218,28 @@ class Packer(ABC):
             if mode == "overwrite":
                 self._replace(parts, opened, interrupt)
             else:
-                for part in parts:
-                    self._pack(part, opened(part), interrupt)
+                with self._naming(parts):
+                    for part in parts:
+                        self._pack(part, opened(part), interrupt)
             self._name(out, parts)
         if interrupt.pending:
             raise KeyboardInterrupt(f"{out}: the pack is complete")
         self.summary.bytes = sum(os.path.getsize(path) for path in self.summary.paths)
         return self._summed_up()
+
+    @contextmanager
+    def _naming(self, parts: Sequence[Part]) -> Iterator[None]:
+        """Add the shards that an error leaves to it."""
+        try:
+            yield
+        except BaseException as err:
+            whole = self.summary.paths
+            if whole and len(parts) > 1:
+                to = f" to {whole[-1]}" if len(whole) > 1 else ""
+                err.add_note(
+                    f"{len(whole):,} of {len(parts):,} shards are whole, {whole[0]}{to}: `--resume` packs the others"
+                )
+            raise
 
     def _send(self, upload: Upload, parts: Sequence[Part], opened: Callable[[Part], Target]) -> PackSummary:
         """Pack all parts and send each; together they become a data set in the end."""

@@ -461,3 +461,12 @@ def test_a_dry_run_counts_nulls_and_numbers_records_as_the_source_does(tmp_path:
     assert "record 1: bad: column 'label': the value is null" in shown
     assert [line for line in shown.splitlines() if line.startswith("record")][-1] == "record 7:"
     assert "np." not in shown
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"naname": [1, 2]}), path)
+    path.write_bytes(path.read_bytes().replace(b"naname", b"na\xff\xeeme"))
+    for _ in range(2):
+        with pytest.raises(fr.FastRecordError, match="utf-8"):
+            fr.import_records(path, tmp_path / "out.frec")

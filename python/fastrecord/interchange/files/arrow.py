@@ -110,7 +110,7 @@ class ParquetFile(ArrowFile):
         self.rows = int(self._ends[-1]) if groups else 0
         self._bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1.0)
         self._large = max((group.total_byte_size for group in groups), default=0) > _LARGE_GROUP
-        file.close()
+        file.close(force=True)
 
     def nulls(self, name: str, column: str) -> int | None:
         """See `ArrowFile.nulls`."""
@@ -127,7 +127,7 @@ class ParquetFile(ArrowFile):
         except UnicodeDecodeError:  # of a damaged name
             return None
         finally:
-            file.close()
+            file.close(force=True)
         return count
 
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
@@ -148,7 +148,7 @@ class ParquetFile(ArrowFile):
                             arrow().default_memory_pool().release_unused()
                     skip = max(skip - batch.num_rows, 0)
         finally:
-            file.close()
+            file.close(force=True)
 
     def _open(self) -> Any:
         parquet = library("pyarrow.parquet", "parquet", "Parquet")
@@ -351,7 +351,7 @@ class ArrowSource(Source):
                 for batch in self._files[file].batches(at - first, names):
                     yield file, batch
                     at += batch.num_rows
-            except arrow().ArrowException as err:
+            except (arrow().ArrowException, UnicodeDecodeError) as err:
                 raise self._damaged(at, err) from err
             except OSError as err:  # pyarrow raises it for damage too, then without errno
                 raise (err if err.errno else self._damaged(at, err)) from err
@@ -517,7 +517,7 @@ def open_files(paths: Sequence[str], *, marked: bool = False) -> list[ArrowFile]
                 kind = {b"PARE": "an encrypted Parquet file", b"FEA1": "a Feather file of version 1", b"": "empty"}
                 what = kind.get(head[:4], "neither Parquet nor Arrow IPC")
                 raise Code.SOURCE.error(f"{path}: the file is {what}: leave it out, or write it again as Parquet")
-        except (pa.ArrowException, OSError) as err:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
             if isinstance(err, OSError) and err.errno:
                 raise
             raise Code.SOURCE.error(f"{path}: {err}: the file is damaged or cut short; get it again") from err
