@@ -159,6 +159,7 @@ def test_every_page_with_programs_is_run_by_a_test() -> None:
         *NOT_RUN,
         *RUN_HERE,
         *(f"docs/from/{page}.md" for page in ("imagefolder", *SOURCES)),
+        *(f"docs/howto/{page}.md" for page in (*HOWTO, *LIBRARIES)),
     }
     for page, module in ELSEWHERE.items():
         assert Path(page).name in (Path(__file__).parent / module).read_text(encoding="utf-8"), page
@@ -175,6 +176,8 @@ def test_every_program_is_python_and_only_a_before_may_need_another_package(page
         "accelerate",
         "lightning",
         "ray",
+        "timm",
+        "transformers",
         "zmq",
         *sys.stdlib_module_names,
     }
@@ -332,6 +335,25 @@ def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: 
     programs = blocks("docs/from/imagefolder.md")
     assert programs[1].title == "Before"
     run("docs/from/imagefolder.md", programs)  # torchvision is here, so this "before" runs too
+
+
+# Pages that need no other package, and those of another one.
+HOWTO = ("audio", "captions", "deleting", "depth", "detection", "segmentation", "views")
+LIBRARIES = {"timm": "timm", "trainer": "transformers"}
+
+
+@pytest.mark.parametrize("page", HOWTO)
+def test_what_people_come_with_trains_as_the_page_says(page: str) -> None:
+    names = run(f"docs/howto/{page}.md", blocks(f"docs/howto/{page}.md"))
+    if page == "deleting":
+        assert len(fr.Reader("rest.frec")) == len(fr.Reader("chosen.frec")) == len(names["data"]) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "package"), LIBRARIES.items())
+def test_another_library_trains_as_the_page_says(page: str, package: str) -> None:
+    pytest.importorskip(package)
+    run(f"docs/howto/{page}.md", blocks(f"docs/howto/{page}.md"))
 
 
 def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
