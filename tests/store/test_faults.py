@@ -246,6 +246,26 @@ def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server:
         fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "new", store_options=server.options)
 
 
+@pytest.mark.parametrize("read", [(5,), (4, 5, 6)])
+def test_a_twin_with_the_same_footer_is_never_mixed_with_what_was_read(
+    server: Server, tmp_path: Path, read: tuple[int, ...]
+) -> None:
+    folder = write_shards(tmp_path / "twins", shards=1)
+    url = server.put_folder("twins", folder)
+    more: dict[str, Any] = {"cache": tmp_path / "cache", "store_options": server.options}
+    dataset = fr.FastRecordDataset(url, fields=("data",), **more)
+    for record in read:
+        assert dataset[record]["data"] == payload(record)
+    path = next(folder.glob("*.frec"))
+    content = bytearray(path.read_bytes())
+    content[content.index(payload(5)[:64]) + 7] ^= 1
+    server.put(f"twins/{path.name}", bytes(content))
+    for _ in range(2):
+        with pytest.raises(fr.FastRecordError, match=r"has been replaced.*FR205"):
+            dataset[30]
+    assert dataset[5]["data"] == payload(5)
+
+
 def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(server: Server, tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "damaged", shards=1)
     path = next(folder.glob("*.frec"))

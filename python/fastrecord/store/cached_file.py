@@ -76,6 +76,8 @@ _GAP = 64 << 10
 _RUN = 2 << 20
 _MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of memory each
 _MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
+# Stretches that are compared at once.
+_MOST_PORTION = 1000
 # A part whose checksum differs is asked for again so many times.
 _ATTEMPTS = 3
 _TOUCH_SECONDS = 5.0
@@ -903,8 +905,35 @@ class CachedFile:
             here = os.pread(self._descriptor, PAGE, self.shard.bytes - PAGE)
             if footer.etag == etag or footer.etag is None or bytes(footer.data) != here:
                 raise
-            set_etag(marks, footer.etag)
+            with self._lock:  # of threads that see it, one compares
+                if etag_of(marks) != footer.etag:
+                    if not self._is_same(footer.etag):
+                        raise
+                    set_etag(marks, footer.etag)
             self._fetch(stretches, footer.etag, gap=gap, parallel=parallel)
+
+    def _is_same(self, etag: str) -> bool:
+        """Return whether all that is here is what the store has by now: brought once more, as footers may be alike."""
+        with tempfile.TemporaryFile(prefix="fastrecord-") as file:
+            for stretches in _divided(self._stretches_here()):
+                place = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+                self._traffic.add(brought=self.store.download(self.shard.name, stretches, place, etag, gap=_GAP))
+                for at, length in stretches:
+                    if os.pread(file.fileno(), length, at) != os.pread(self._descriptor, length, at):
+                        return False
+                file.truncate(0)
+        return True
+
+    def _stretches_here(self) -> Stretches:
+        """Return the stretches of all parts that are here."""
+        marks, reader, tail = self._known_marks, self._open_reader(), self._tail()
+        pairs = [(0, PAGE), (self.shard.bytes - tail, tail)]
+        for name in self._fields:
+            if marks[self._field_mark(name)]:
+                pairs += field_parts(reader, name)
+                if name in self._payload_fields:
+                    pairs += pairs_of(self._parts(name, self.here(name))).tolist()
+        return merged(np.array(pairs, np.int64), 0)
 
     def _fetch(self, stretches: Stretches, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
         if stretches:
@@ -969,6 +998,19 @@ class Here:
 def tail_bytes(records: int) -> int:
     """Return how much of the end of a file of so many records is read at first."""
     return max(_TAIL, min(_MOST_TAIL, records * _BYTES_PER_RECORD))
+
+
+def _divided(stretches: Stretches) -> Iterator[Stretches]:
+    """Yield stretches in portions, none of them too large for memory."""
+    portion: Stretches = []
+    for start, length in stretches:
+        for at in range(start, start + length, PART):
+            portion.append((at, min(PART, start + length - at)))
+            if total(portion) >= PART or len(portion) >= _MOST_PORTION:
+                yield portion
+                portion = []
+    if portion:
+        yield portion
 
 
 def _bytes_of(parts: Numbers) -> int:
