@@ -404,3 +404,22 @@ def test_verify_says_what_opening_says_of_files_without_a_manifest(tmp_path: Pat
     (tmp_path / "lost.frec").rename(tmp_path / "set" / f"{lost}.frec")
     shutil.copy(tmp_path / "all.frec", tmp_path / "set")
     assert "hold records twice" in failed("verify", tmp_path / "set")
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_missing_shards_are_left_out_with_a_warning_if_that_is_allowed(folder: Path, prefix: str) -> None:
+    (folder / "s003.frec").unlink()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match=r"s003\.frec"):
+            values(fr.FastRecordDataset(f"{prefix}{folder}"))
+        with pytest.warns(UserWarning, match=r"set: left out 4 records of 1 of 5 shards .* missing: 's003\.frec'"):
+            dataset = fr.FastRecordDataset(f"{prefix}{folder}", allow_incomplete=True)
+        assert values(pickle.loads(pickle.dumps(dataset))) == [*range(12), *range(16, 20)]
+        batches = fr.FastRecordLoader(dataset, 4, shuffle=False)
+        assert [int(value) for batch in batches for value in batch["value"]] == [*range(12), *range(16, 20)]
+    make(folder.parent / "whole", 2)
+    assert len(fr.FastRecordDataset(f"{prefix}{folder.parent}/whole", allow_incomplete=True)) == 8
+    for left in folder.glob("*.frec"):
+        left.unlink()
+    with pytest.raises(FileNotFoundError, match=r"s000\.frec"):
+        fr.FastRecordDataset(folder, allow_incomplete=True)

@@ -86,7 +86,8 @@ class FastRecordDataset(Dataset[Any]):
             from the mapping, and on each read by a system call (as for decoded images). True: on
             each read. False: never.
         allow_incomplete: Accept unfinished files, incomplete shard sets, and files that together
-            hold a record twice.
+            hold a record twice. Shards that a manifest names and that are missing are left out, with
+            a warning.
         access: "mmap", or "pread" to map nothing.
         cache: A folder on this machine for what is read of URLs (docs/stores.md). All processes and
             jobs share it. None: what was read is kept until the process ends.
@@ -141,7 +142,9 @@ class FastRecordDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.decode = decode
         self.verify = verify
-        shards = Shards.open(path, access, verify, _remote(cache, cache_size, store_options))
+        shards = Shards.open(
+            path, access, verify, _remote(cache, cache_size, store_options), allow_incomplete=allow_incomplete
+        )
         readers = shards.readers
         self.paths = shards.paths
         self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])

@@ -8,8 +8,9 @@ from __future__ import annotations
 import glob
 import operator
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastrecord._core import Contents, Reader, open_shard, open_snapshot
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code
+from fastrecord.names import name_some
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
@@ -218,6 +220,27 @@ def _find(path: str | os.PathLike[str], remote: Remote | None = None) -> list[Fo
     return [(file, None) for file in found]
 
 
+def _present(named: Named) -> Named:
+    """Return the shards of a manifest that exist, and warn of the others."""
+    manifest, source = named.manifest, named.source
+    if source is None:
+        here = set(os.listdir(named.folder))
+    elif len(manifest) == 1 or source.store.url.is_web:  # a web server lists nothing
+        return named
+    else:
+        here = {name for name, _ in source.store.list()}
+    entries = manifest.entries()
+    missing = [entry for entry in entries if entry.name not in here]
+    if not missing or len(missing) == len(manifest):  # without any shard, reading the first one is an error
+        return named
+    warnings.warn(
+        f"{named.folder}: left out {sum(entry.records for entry in missing):,} records of {len(missing):,} of "
+        f"{len(manifest):,} shards that {NAME} names and that are missing: {name_some([one.name for one in missing])}",
+        stacklevel=4,
+    )
+    return replace(named, manifest=manifest.with_shards([entry for entry in entries if entry.name in here]))
+
+
 def normalized(indices: ArrayLike, total: int) -> NDArray[np.int64]:
     """Return indices into `total` records as numbers in [0, total), int64 (N,).
 
@@ -279,6 +302,8 @@ class Shards:
         access: str = "mmap",
         verify: bool | Literal["once"] = "once",
         remote: Remote | None = None,
+        *,
+        allow_incomplete: bool = False,
     ) -> Shards:
         """Open files at their newest commits, or at snapshots.
 
@@ -287,6 +312,8 @@ class Shards:
             access: "mmap" or "pread".
             verify: When payloads are checked, unless a call overrides it.
             remote: How URLs are read.
+            allow_incomplete: Leave out shards that a manifest names and that do not exist, with a
+                warning.
 
         Raises:
             FileNotFoundError: nothing is at a path. CorruptFileError: not a valid .frec file.
@@ -301,7 +328,7 @@ class Shards:
             if files:
                 members.append(cls(files))
                 files = []
-            members.append(cls._of_manifest(part, access, verify))
+            members.append(cls._of_manifest(_present(part) if allow_incomplete else part, access, verify))
         if files:
             members.append(cls(files))
         return cls._of_members(members)

@@ -96,7 +96,7 @@ def _opened(dataset: FastRecordDataset | Paths, *, allow_incomplete: bool) -> It
             raise ValueError("allow_incomplete belongs to paths: a data set has its own")
         yield selection
         return
-    files = Shards.open(dataset)  # type: ignore[arg-type]
+    files = Shards.open(dataset, allow_incomplete=allow_incomplete)  # type: ignore[arg-type]
     try:
         if not allow_incomplete:
             files.refuse_incomplete(COMMANDS)
