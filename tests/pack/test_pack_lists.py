@@ -11,6 +11,7 @@ import pytest
 import fastrecord as fr
 from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
+from tests.support.commands import failed, good
 from tests.support.packing import keys, metadata, small_folder
 
 
@@ -27,7 +28,7 @@ def small(tmp_path: Path) -> Path:
         ("path,label\nbee/1.jpg,7\nant/0.jpg,3\n", [7, 3], None),
         ("bee/1.jpg,wasp\nant/0.jpg,ant\n", [1, 0], ["ant", "wasp"]),
         ("path,class\nbee/1.jpg,10\nant/0.jpg,9\n", [0, 1], ["10", "9"]),
-        ("note,class,path\nx,wasp,bee/1.jpg\ny,ant,ant/0.jpg\n", [1, 0], ["ant", "wasp"]),
+        (",class,path\nx,wasp,bee/1.jpg\ny,ant,ant/0.jpg\n", [1, 0], ["ant", "wasp"]),
         ("bee/1.jpg\n\nant/0.jpg\n", None, None),
         ("\ufeffpath\r\nbee/1.jpg\r\n./ant/../ant/0.jpg\r\n", None, None),
         ('"bee/1.jpg","a, b"\nant/0.jpg,"c ""d"""\n', [0, 1], ["a, b", 'c "d"']),
@@ -131,3 +132,62 @@ def test_a_path_of_a_list_goes_up_as_the_system_does(tmp_path: Path) -> None:
         (tmp_path / "list.csv").write_text(f"path\n{path}\n")
         with pytest.raises(fr.FastRecordError, match=r"line 2: .* is not in .*\[FR704\]"):
             pack_folder(src, tmp_path / "b.frec", list_path=tmp_path / "list.csv")
+
+
+COLUMNS = """path,class,score,tags,boxes,caption,blind
+bee/1.jpg,wasp,0.5,"[1, 2]","[[1, 2, 3, 4]]",a wasp,true
+ant/0.jpg,ant,2,[],[],,false
+bee/0.jpg,bee,-1e3,[7],"[[5, 6, 7, 8], [9, 9, 9, 9]]","a ""bee"", two",false
+"""
+
+
+def test_the_other_columns_of_a_list_are_fields(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(COLUMNS)
+    command = ["pack", small, "--list", tmp_path / "list.csv", "--type", "boxes=array(float32, (None, 4))"]
+    good(*command, tmp_path / "out.frec")
+    assert "complete already" in good(*command, tmp_path / "out.frec", "--resume")
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert {name: str(kind) for name, kind in reader.schema.items()} == {
+            "image": "image",
+            "label": "int64",
+            "score": "float64",
+            "tags": "list(int64)",
+            "boxes": "array(float32, (None, 4))",
+            "caption": "string",
+            "blind": "bool",
+            "key": "string",
+        }
+        assert reader.metadata["classes"] == ["ant", "bee", "wasp"]
+        assert reader.column("label").tolist() == [2, 0, 1]
+        assert reader.column("score").tolist() == [0.5, 2, -1000]
+        assert [list(reader[i]["tags"]) for i in range(3)] == [[1, 2], [], [7]]
+        assert [reader[i]["boxes"].shape for i in range(3)] == [(1, 4), (0, 4), (2, 4)]
+        assert [reader[i]["caption"] for i in range(3)] == ["a wasp", "", 'a "bee", two']
+        assert reader.column("blind").tolist() == [True, False, False]
+        assert bytes(reader[1]["image"]) == (small / "ant/0.jpg").read_bytes()
+    good("pack", small, "--list", tmp_path / "list.csv", "--map", "image=image,rank=score", tmp_path / "b.frec")
+    with fr.Reader(tmp_path / "b.frec") as reader:
+        assert list(reader.schema) == ["image", "rank"]
+    good(*command, tmp_path / "s.frec", "--shards", 2)
+
+
+def test_cells_that_do_not_fit_are_named_with_their_line(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(
+        "path,age\nbee/1.jpg,3\nant/0.jpg,old\nbee/0.jpg,\nant/1.jpg,4\nant/none.jpg,5\n"
+    )
+    command = ["pack", small, "--list", tmp_path / "list.csv"]
+    assert f"{tmp_path}/list.csv, line 3: {small}/ant/0.jpg: field age" in failed(*command, tmp_path / "a.frec")
+    shown = good(*command, tmp_path / "b.frec", "--bad-files", "skip")
+    assert "line 4" in shown
+    assert "the cell is empty" in shown
+    assert "line 6" in shown
+    assert "cannot be read: No such file" in shown
+    good(*command, tmp_path / "c.frec", "--bad-files", "skip", "--fill", "age=-1")
+    with fr.Reader(tmp_path / "c.frec") as reader:
+        assert reader.column("age").tolist() == [3, -1, 4]
+    good(*command, tmp_path / "d.frec", "--bad-files", "skip", "--type", "age=string")
+    with fr.Reader(tmp_path / "d.frec") as reader:
+        assert [record["age"] for record in reader] == ["3", "old", "", "4"]
+    assert "for the columns of --list" in failed("pack", small, tmp_path / "e.frec", "--type", "a=int32", status=2)
+    (tmp_path / "list.csv").write_text("path,image\nbee/1.jpg,3\n")
+    assert "rename it" in failed(*command, tmp_path / "e.frec")

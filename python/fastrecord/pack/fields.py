@@ -252,6 +252,8 @@ def _to_numbers(wanted: FieldType) -> Convert:
             found = given.astype(dtype)
         if dtype.kind in "iub" and not np.array_equal(found, given):
             raise ValueError(f"{dtype} cannot hold it")
+        if not found.size and wanted.shape and None in wanted.shape:  # such as no boxes
+            return found.reshape([dim or 0 for dim in wanted.shape])
         return found if wanted.shape else found.item()
 
     return convert

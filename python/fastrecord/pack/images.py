@@ -17,12 +17,14 @@ from fastrecord.names import as_name
 from fastrecord.operations.shard_names import Part
 from fastrecord.pack.bucket import list_bucket
 from fastrecord.pack.division import plan, usual_shards
+from fastrecord.pack.list_source import ListSource
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Labels, Target, class_table, number_labels, open_target
 from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
+from fastrecord.pack.records import Chosen, store
 from fastrecord.schema import FieldType, Schema, image, int64, string
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
@@ -42,6 +44,9 @@ def pack_folder(
     resume: bool = False,
     overwrite: bool = False,
     list_path: str | os.PathLike[str] | None = None,
+    mapping: Mapping[str, str] | None = None,
+    types: Mapping[str, FieldType | str] | None = None,
+    fill: Mapping[str, Any] | None = None,
     classes_from: str | os.PathLike[str] | None = None,
     bad_files: BadFiles = "stop",
     allow_empty_classes: bool = False,
@@ -75,7 +80,11 @@ def pack_folder(
         resume: Continue a killed or interrupted pack, or append, of the same input; begin if there
             is nothing yet.
         overwrite: Replace `out`, or all its shards, once packing has succeeded.
-        list_path: CSV list of the files and their labels; see `fastrecord.pack.listing.list_csv`.
+        list_path: CSV list of the files, their labels, and more columns, which become fields; see
+            `fastrecord.pack.listing.list_csv`.
+        mapping: With a list: fields to store, as for `fastrecord.import_records`.
+        types: With a list: types of fields, likewise.
+        fill: With a list: values for empty cells, likewise.
         classes_from: .frec file whose classes define the label numbers; unknown classes are an
             error.
         bad_files: "stop": a file that is not an image, or cannot be read, ends the pack. "skip": it
@@ -130,6 +139,28 @@ def pack_folder(
     recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
     if shard_size is not None and recode.changes:
         raise ValueError("changed images have no known size before packing: give shards, not shard_size")
+    listing = None
+    if list_path is not None and not is_url(src):
+        listing = list_csv(os.fspath(src), os.fspath(list_path))
+    if listing is not None and (listing.columns or mapping or types or fill):
+        return store(
+            ListSource(listing),
+            os.fspath(out),
+            os.fspath(list_path or ""),
+            mode,
+            Chosen("list", mapping or None, types, {}, None, recode, fill or {}),
+            classes_from=None if classes_from is None else os.fspath(classes_from),
+            bad_files=bad_files,
+            shards=shards,
+            shard_size=shard_size,
+            commit_bytes=commit_bytes,
+            staging=staging,
+            store_options=store_options,
+            progress=progress,
+            started=started,
+        )
+    if mapping or types or fill:
+        raise ValueError("mapping, types and fill are for the columns of a list: give list_path")
     sharded = shards is not None or shard_size is not None
     with destination(out, mode, sharded=sharded, staging=staging, options=store_options) as (target, how, upload):
         known = None if upload is None else upload.classes

@@ -40,6 +40,7 @@ class Listing:
         ignored: Number of files beside the class folders, which have no class.
         lines: Line of each file in the CSV list; empty without a list.
         list_path: The CSV list, or None.
+        columns: The cells of the list's other columns, by name.
     """
 
     # Files that may be at hand together, at most.
@@ -53,6 +54,7 @@ class Listing:
     ignored: int = 0
     lines: array[int] = field(default_factory=lambda: array("q"))
     list_path: str | None = None
+    columns: dict[str, list[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -240,7 +242,7 @@ def list_csv(source: str, list_path: str) -> Listing:
     """List the files that a CSV file names, in its order.
 
     Columns are path and, optionally, label (a number) or class (a name). A first row with a cell
-    `path` is a header: it names the columns, and other columns are ignored. Without a header the
+    `path` is a header: it names the columns, and other columns are `Listing.columns`. Without a header the
     first column is the path. The second column, if it exists, holds numbers if its first value is a
     number, else names. Relative paths are relative to `source`.
 
@@ -279,6 +281,7 @@ class _CsvLister:
         self.first_line: dict[str, int] = {}
         self.labels = array("q")
         self.names: list[str] = []
+        self.others: dict[str, tuple[int, list[str]]] = {}
 
     def add(self, line: int, row: list[str]) -> None:
         if self.columns is None and self._read_header(line, row):
@@ -290,7 +293,7 @@ class _CsvLister:
                 )
             self.columns = (0, 1 if len(row) == 2 else None)
         at_path, at_label = self.columns
-        need = 1 + max(at_path, at_label or 0)
+        need = 1 + max(at_path, at_label or 0, *(at for at, _ in self.others.values()))
         if len(row) < need or (not self.header and len(row) > need):
             raise self._error(line, f"{_count(len(row), 'column')} where {need} should be")
         key = self._key(line, row[at_path])
@@ -299,13 +302,15 @@ class _CsvLister:
         self.first_line[key] = line
         if at_label is not None:
             self._add_label(line, row[at_label].strip())
+        for at, cells in self.others.values():
+            cells.append(row[at])
 
     def _read_header(self, line: int, row: list[str]) -> bool:
         cells = [cell.strip().lower() for cell in row]
         if "path" not in cells:
             return False
-        for name in ("path", "label", "class"):
-            if cells.count(name) > 1:
+        for name in cells:
+            if name and cells.count(name) > 1:
                 raise self._error(line, f"the header names the column {name!r} twice")
         if "label" in cells and "class" in cells:
             raise self._error(line, "the header has the columns 'label' (numbers) and 'class' (names): remove one")
@@ -316,6 +321,11 @@ class _CsvLister:
             self.columns, self.numbers = (cells.index("path"), cells.index("class")), False
         else:
             self.columns = (cells.index("path"), None)
+        for at, name in enumerate(row):
+            if cells[at] in ("image", "key"):
+                raise self._error(line, f"the column {name!r} has the name of a field that path makes: rename it")
+            if cells[at] and at not in self.columns:
+                self.others[name.strip()] = (at, [])
         return True
 
     def _key(self, line: int, text: str) -> str:
@@ -372,6 +382,7 @@ class _CsvLister:
             classes=classes,
             lines=array("q", self.first_line.values()),
             list_path=self.list_path,
+            columns={name: cells for name, (_, cells) in self.others.items()},
         )
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import parse_pairs, path_type, quiet_option, settings_option, summary_option
+from fastrecord.cli.options import path_type, quiet_option, settings_option, summary_option
 from fastrecord.cli.packing.options import (
     check_file_options,
+    field_options,
     file_options,
     image_options,
     pack_progress,
@@ -41,30 +42,7 @@ _WIDTH = 60
     is_flag=True,
     help="Print the fields that the records would have, and the first records. Write nothing; OUT may be left out.",
 )
-@click.option(
-    "--map",
-    "mapping",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="NAME=FIELD,...",
-    help="Store only these fields of SRC, under these names: image=jpg,label=cls,key=__key__.",
-)
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="NAME=TYPE",
-    help="Store a field as another type: int32, string, 'array(float32, (3, None))'. May be repeated.",
-)
-@click.option(
-    "--fill",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="NAME=VALUE",
-    help="Store VALUE in the place of a null: label=-1, caption=none, boxes=[]. May be repeated. By default a record "
-    "with a null is a bad one.",
-)
+@field_options
 @settings_option
 @click.option(
     "--lmdb-values",

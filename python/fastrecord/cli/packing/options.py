@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import path_type
+from fastrecord.cli.options import parse_pairs, path_type
 from fastrecord.cli.text import bytes_text, parse_size, progress_bar, say, shard_lines
 from fastrecord.store import is_url
 
@@ -117,6 +117,37 @@ _IMAGE_OPTIONS = (
         "divides by 257, clip makes all values above 255 white, as Pillow does. By default it is a bad file.",
     ),
 )
+_FIELD_OPTIONS = (
+    click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        callback=parse_pairs,
+        metavar="NAME=FIELD,...",
+        help="Store only these fields of SRC, under these names: image=jpg,label=cls,key=__key__.",
+    ),
+    click.option(
+        "--type",
+        "types",
+        multiple=True,
+        callback=parse_pairs,
+        metavar="NAME=TYPE",
+        help="Store a field as another type: int32, string, 'array(float32, (3, None))'. May be repeated.",
+    ),
+    click.option(
+        "--fill",
+        multiple=True,
+        callback=parse_pairs,
+        metavar="NAME=VALUE",
+        help="Store VALUE in the place of a null: label=-1, caption=none, boxes=[]. May be repeated. By default a "
+        "record with a null is a bad one.",
+    ),
+)
+
+
+def field_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options about the fields of a source."""
+    return _with(command, _FIELD_OPTIONS)
 
 
 def file_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import click
 from fastrecord.cli.options import path_type, quiet_option, summary_option
 from fastrecord.cli.packing.options import (
     check_file_options,
+    field_options,
     file_options,
     image_options,
     pack_progress,
@@ -60,8 +61,10 @@ if TYPE_CHECKING:
     type=path_type,
     metavar="CSV",
     help="Pack the files that this list names, in its order. Columns: path (relative to SRC), and label (a number) or "
-    "class (a name) or neither. A header row `path,label` or `path,class` may come first.",
+    "class (a name) or neither. A header row `path,label` or `path,class` may come first, and name more columns, which "
+    "become fields: numbers, texts, or lists as JSON.",
 )
+@field_options
 @click.option(
     "--allow-empty-classes", is_flag=True, help="Keep class folders without files as classes without records."
 )
@@ -97,7 +100,10 @@ def pack(
     pairs = options["pairs"] is not None
     run = _pairs(paths, options) if pairs else _folder(paths, options, append=append)
     with pack_progress(quiet=quiet) as show:
-        summary = run(append=append, resume=resume, overwrite=overwrite, progress=show)
+        try:
+            summary = run(append=append, resume=resume, overwrite=overwrite, progress=show)
+        except ValueError as err:
+            raise click.UsageError(str(err)) from err
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
@@ -121,6 +127,8 @@ def _folder(paths: tuple[str, ...], options: dict[str, Any], *, append: bool) ->
         raise click.UsageError("--list names files of this machine, and SRC is a URL: copy them here")
     if options["list_path"] is not None and options["allow_empty_classes"]:
         raise click.UsageError("--list has no class folders: leave out --allow-empty-classes")
+    if options["list_path"] is None and (options["mapping"] or options["types"] or options["fill"]):
+        raise click.UsageError("--map, --type and --fill are for the columns of --list")
     return partial(pack_folder, src, out, **options)
 
 
