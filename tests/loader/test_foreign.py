@@ -96,7 +96,7 @@ def test_the_warning_comes_once_and_has_the_number_and_the_kind(tmp_path: Path) 
 
 def test_with_the_native_decoder_they_are_errors_that_name_record_and_kind(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), KINDS["AVIF"](), photo(1), TWELVE_BITS])
-    for number, kind in ((1, "image is not supported: AVIF"), (3, "JPEG is not supported: 3 components of 12 bits")):
+    for number, kind in ((1, "image is not supported: AVIF"), (3, "image is not supported: JPEG of 12 bits")):
         with pytest.raises(fr.DecodeError, match=rf"train\.frec: record {number}, field image: .*{kind}.*\[FR504\]"):
             list(make(fr.FastRecordDataset(path).subset([number]), 4, decoder="native"))
     loader = make(path, 4, decoder="native", on_error="skip")
@@ -109,7 +109,7 @@ def test_with_the_native_decoder_they_are_errors_that_name_record_and_kind(tmp_p
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (TWELVE_BITS, "this kind of JPEG is not supported: 3 components of 12 bits.*, and Pillow does not open it: "),
+        (TWELVE_BITS, "this kind of image is not supported: JPEG of 12 bits.*, and Pillow does not open it: "),
         (JPEG_XL, "JPEG XL.*Pillow does not open it: .*pillow-jxl-plugin"),
         (HEIC, "HEIC.*Pillow does not open it: .*pillow-heif"),
         (b"no image at all", "not an image of a known type: 15 bytes"),

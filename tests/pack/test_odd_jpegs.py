@@ -16,7 +16,7 @@ from fastrecord.pack.images import pack_folder
 from fastrecord.transforms import CenterCrop
 from tests.support.loading import make, write_payloads
 from tests.support.packing import records, write
-from tests.support.pictures import SOI, exif, frame, jpeg, reference, with_segment
+from tests.support.pictures import SOI, exif, frame, jpeg, pixels, reference, with_segment
 
 # Through libjpeg, Pillow warns about some of them.
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -95,6 +95,22 @@ ODD: dict[str, Callable[[], bytes]] = {
     "progressive, with junk": lambda: between(b"junk", jpeg(progressive=True)),
     "a thumbnail in EXIF": lambda: with_segment(PLAIN, 0xE1, exif(1) + jpeg(16, 12)),
     "a frame header of SOF1": lambda: PLAIN[: frame(PLAIN) + 1] + b"\xc1" + PLAIN[frame(PLAIN) + 2 :],
+    "a comment whose length is 0": lambda: before_jfif(b"\xff\xfe\0\0"),
+    "a comment whose length is 1": lambda: before_jfif(b"\xff\xfe\0\x01"),
+    "an APP0 whose length is 0": lambda: before_jfif(b"\xff\xe0\0\0"),
+    "an APP1 whose length is 1": lambda: between(b"\xff\xe1\0\x01"),
+    "an APP14 whose length is 0": lambda: between(b"\xff\xee\0\0"),
+    "zeros in place of the end marker": lambda: PLAIN[:-2] + bytes(2),
+    "many zeros in place of the end marker": lambda: PLAIN[:-2] + bytes(3000),
+    "zeros before the end marker": lambda: PLAIN[:-2] + bytes(9) + EOI,
+    "zeros for an end marker, restart markers": lambda: jpeg(restart_marker_blocks=1)[:-2] + bytes(200),
+    "zeros for an end marker, CMYK": lambda: jpeg(mode="CMYK")[:-2] + bytes(200),
+    "a text in place of the end marker": lambda: PLAIN[:-2] + b"text" * 300,
+    "a quantisation table that is cut off after its scan": lambda: PLAIN[:-2] + segment(0xDB, b"\x02" + bytes(9)) + EOI,
+    "a quantisation table of index 15 after its scan": lambda: PLAIN[:-2] + segment(0xDB, b"\x0f" + b"\1" * 64) + EOI,
+    "a Huffman table of index 15 after its scan": lambda: PLAIN[:-2] + segment(0xC4, b"\x0f" + bytes(16)) + EOI,
+    "a comment that ends after the file": lambda: PLAIN[:-2] + b"\xff\xfe\xff\0text" + EOI,
+    "a restart interval of wrong length after its scan": lambda: PLAIN[:-2] + segment(0xDD, b"\0") + EOI,
     # Pillow opens it but cannot decode it.
     "two frame headers": lambda: (
         PLAIN[: frame(PLAIN)] + PLAIN[frame(PLAIN) : frame(PLAIN) + 19] + PLAIN[frame(PLAIN) :]
@@ -110,9 +126,12 @@ UNREADABLE = list(ODD)[list(ODD).index("two frame headers") :]
 
 
 def pillow(data: bytes) -> NDArray[np.uint8] | None:
-    """Return Pillow's pixels; without an end marker it depends on its version and the file size."""
+    """Return Pillow's pixels; what follows the image data has none, and its version and size decide about it."""
+    scan = data.rfind(b"\xff\xda")
+    following = [data.find(bytes([0xFF, marker]), scan + 2) for marker in (0xDB, 0xC4, 0xFE, 0xDD) if scan > 0]
+    end = min([at for at in following if at > 0], default=len(data))
     try:
-        return reference(data if EOI in data[-4000:] else data + EOI)
+        return reference(data if EOI in data[-4000:end] else data[:end] + EOI)
     except (OSError, SyntaxError):
         return None
 
@@ -155,6 +174,51 @@ def test_what_pillow_opens_and_does_not_decode_is_refused_by_the_name_of_its_fil
     refused = pytest.raises(fr.SchemaError, match=r"record 0, field image: not an image: .*JPEG")
     with fr.Writer(path, schema) as writer, refused:
         writer.append({"image": data})
+
+
+def lossless(values: NDArray[np.uint8]) -> bytes:
+    """Return a lossless JPEG of (H, W, C), each value predicted by the one before it."""
+    height, width, channels = values.shape
+    before = np.concatenate([np.vstack([np.full((1, 1, channels), 128), values[:-1, :1]]), values[:, :-1]], 1)
+    bits = ""
+    for step in (values.astype(int) - before).ravel().tolist():
+        size = abs(step).bit_length()
+        bits += f"{size:04b}" + (f"{step if step > 0 else step + (1 << size) - 1:0{size}b}" if size else "")
+    bits += "1" * (-len(bits) % 8)
+    coded = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    ids = range(1, channels + 1)
+    head = struct.pack(">BHHB", 8, height, width, channels) + b"".join(bytes([n, 0x11, 0]) for n in ids)
+    table = bytes([0, 0, 0, 0, 9, *[0] * 12, *range(9)])
+    scan = bytes([channels, *(byte for n in ids for byte in (n, 0)), 1, 0, 0])
+    return SOI + segment(0xC3, head) + segment(0xC4, table) + segment(0xDA, scan) + coded + EOI
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_lossless_jpeg_of_8_bits_is_counted_by_pack_and_left_to_pillow(tmp_path: Path, channels: int) -> None:
+    values = pixels(70, 80, channels)
+    data = lossless(values)
+    wanted = np.broadcast_to(values, (80, 70, 3))
+    np.testing.assert_array_equal(reference(data), wanted)
+    summary = pack_folder(write(tmp_path / "src", {"a/odd.jpg": data}), tmp_path / "train.frec")
+    assert summary.foreign == {"lossless JPEG of 8 bits": 1}
+    for size, part in (((80, 70), wanted), ((20, 30), wanted[30:50, 20:50])):
+        with pytest.warns(UserWarning, match="1 of kind lossless JPEG of 8 bits"):
+            ((images, _),) = make(tmp_path / "train.frec", 1, image=CenterCrop(size), flip=False)
+        np.testing.assert_array_equal(images[0].permute(1, 2, 0), part)
+    with pytest.warns(UserWarning, match="Pillow decodes"):
+        list(make(tmp_path / "train.frec", 1, image=CenterCrop(4, resize=6)))
+    with pytest.raises(fr.DecodeError, match=r"this kind of image is not supported: lossless JPEG of 8 bits.*FR504"):
+        list(make(tmp_path / "train.frec", 1, decoder="native"))
+
+
+def test_a_jpeg_that_lacks_image_data_is_truncated_whatever_follows_it() -> None:
+    rows = fr.decode_image(PLAIN)
+    for data in (PLAIN, jpeg(restart_marker_blocks=1), jpeg(mode="CMYK")):
+        for tail in (b"", b"\xff\xfe\xff\0text", segment(0xDB, b"\x0f" + b"\1" * 64)):
+            with pytest.raises(fr.DecodeError, match=r"the JPEG is truncated.*FR502"):
+                fr.decode_image(data[: len(data) * 2 // 3] + tail)
+            cut = fr.decode_image(data[: len(data) * 2 // 3] + tail, truncated="accept")
+            assert cut.shape == rows.shape
 
 
 def test_a_progressive_jpeg_that_lacks_whole_scans_is_refused_without_its_end_marker() -> None:

@@ -18,14 +18,7 @@ const TIFF_COMPRESSIONS: [u16; 7] = [1, 4, 5, 7, 8, 32_773, 32_946];
 pub fn foreign_kind(data: &[u8]) -> Option<String> {
     let Some(format) = Format::sniff(data) else { return other_kind(data) };
     match format {
-        Format::Jpeg => {
-            let info = jpeg_info(data).ok()?;
-            let kind = if info.lossless { "lossless JPEG" } else { "JPEG" };
-            if info.precision != 8 {
-                return Some(format!("{kind} of {} bits", info.precision));
-            }
-            (!matches!(info.components, 1 | 3 | 4)).then(|| format!("{kind} of {} components", info.components))
-        }
+        Format::Jpeg => jpeg_info(data).ok()?.unsupported(),
         Format::Tiff if compression(data).is_some_and(|number| !TIFF_COMPRESSIONS.contains(&number)) => {
             Some(format!("TIFF of compression {}", compression(data).unwrap_or_default()))
         }
@@ -144,7 +137,7 @@ mod tests {
             (jpeg(0xC3, 16, 1), Some("lossless JPEG of 16 bits")),
             (jpeg(0xC0, 8, 2), Some("JPEG of 2 components")),
             (jpeg(0xC0, 8, 3), None),
-            (jpeg(0xC3, 8, 3), None),
+            (jpeg(0xC3, 8, 3), Some("lossless JPEG of 8 bits")),
             (b"P6\n3 2\n255\n".to_vec(), None),
             (b"hello, world".to_vec(), None),
             (Vec::new(), None),

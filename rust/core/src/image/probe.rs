@@ -126,6 +126,15 @@ impl JpegInfo {
         }
     }
 
+    /// Returns the kind of JPEG, if it is not decoded here.
+    pub(super) fn unsupported(&self) -> Option<String> {
+        let kind = if self.lossless { "lossless JPEG" } else { "JPEG" };
+        if self.precision != 8 || self.lossless {
+            return Some(format!("{kind} of {} bits", self.precision));
+        }
+        (!matches!(self.components, 1 | 3 | 4)).then(|| format!("{kind} of {} components", self.components))
+    }
+
     /// Returns the largest sampling factors, across and down.
     fn largest(&self) -> (u8, u8) {
         let used = &self.sampling[..usize::from(self.components).min(4)];
@@ -186,9 +195,10 @@ pub fn jpeg_info(data: &[u8]) -> Result<JpegInfo, DecodeError> {
             _ => {}
         }
         let length = data.get(at..at + 2).map(|b| usize::from(u16::from_be_bytes([b[0], b[1]]))).ok_or_else(ended)?;
-        let body = length.checked_sub(2).ok_or_else(|| damaged("a segment's length is below 2"))?;
-        let segment = data.get(at + 2..at + 2 + body).ok_or_else(ended)?;
-        at += length;
+        // Of a segment whose length is below 2, libjpeg passes over the length alone.
+        let end = at + length.max(2);
+        let segment = data.get(at + 2..end).ok_or_else(ended)?;
+        at = end;
         match marker {
             0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                 if info.components > 0 {

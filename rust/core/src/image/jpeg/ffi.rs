@@ -27,6 +27,8 @@ const WARNINGS: [&str; 6] = [
     "Warning: ",
 ];
 const PREMATURE_END: &str = "Premature end of JPEG file";
+/// The end of a warning that comes after all pixels. As the first warning, it is the only one.
+const BYTES_BEFORE_END: &str = "extraneous bytes before marker 0xd9";
 
 /// The memory layout of a JPEG's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +169,8 @@ impl Decompressor {
         let code = unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) };
         if code != tj::TJERR_TJERR_WARNING.cast_signed() || !WARNINGS.iter().any(|start| text.starts_with(start)) {
             Err(text)
+        } else if text.ends_with(BYTES_BEFORE_END) {
+            Ok(Outcome::Clean)
         } else if text.starts_with(PREMATURE_END) {
             Ok(Outcome::Truncated)
         } else {

@@ -21,8 +21,8 @@ pub(super) use sequential::{Sequential, Wanted};
 
 use self::ffi::{Format, Outcome};
 use self::scans::{has_several, scans};
-use self::segments::END;
-use super::probe::{self, JpegInfo, jpeg_info};
+use self::segments::{END, scan_data};
+use super::probe::{self, JpegInfo, jpeg_info, next_marker};
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
 
@@ -34,9 +34,8 @@ impl Decoder {
     pub(super) fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
         let info = jpeg_info(data)?;
         self.options.check_size(info.width, info.height)?;
-        if !matches!(info.components, 1 | 3 | 4) || info.precision != 8 {
-            let detail = format!("{} components of {} bits", info.components, info.precision);
-            return Err(DecodeError::Unsupported { format: "JPEG", detail });
+        if let Some(detail) = info.unsupported() {
+            return Err(DecodeError::Unsupported { format: "image", detail });
         }
         let found = has_several(data, &info).then(|| scans(data, &info, MAX_JPEG_SCANS));
         if found.is_some_and(|found| found.count > MAX_JPEG_SCANS) {
@@ -51,7 +50,7 @@ impl Decoder {
                 return Err(cut("it has no end marker"));
             }
             // Even with the shortest codes for the file's kind, each block takes at least one bit.
-            if !info.arithmetic && !info.lossless && info.blocks() > 8 * scans as u64 {
+            if !info.arithmetic && info.blocks() > 8 * scans as u64 {
                 return Err(cut(&format!("its {scans} bytes of scans are too few for its size")));
             }
         }
@@ -90,16 +89,31 @@ impl Decoder {
                 return Ok(region);
             }
         }
+        let Wanted { data, info, .. } = wanted;
+        if self.lacks_end(data, info) {
+            let ended = scan_alone(data, info).unwrap_or_else(|| [data, &END].concat());
+            return self.decode_stock(Wanted { data: &ended, ..wanted }, true);
+        }
+        self.decode_stock(wanted, false).or_else(|error| match (&error, scan_alone(data, info)) {
+            // What follows the only scan has no effect on the pixels, whatever it is.
+            (DecodeError::Damaged { .. } | DecodeError::Truncated { .. }, Some(ended)) => {
+                self.decode_stock(Wanted { data: &ended, ..wanted }, true).map_err(|_| error)
+            }
+            _ => Err(error),
+        })
+    }
+
+    /// As [`Decoder::decode_jpeg`], by libjpeg-turbo alone. `ended`: the end marker is ours. Then only
+    /// decoding the whole image shows whether its data are complete.
+    fn decode_stock(&mut self, wanted: Wanted<'_>, ended: bool) -> Result<Rect, DecodeError> {
         let Wanted { data, info, reduction, need, .. } = wanted;
-        // Without an end marker, only decoding the whole image shows whether its data are complete.
-        let ended = self.lacks_end(data, info).then(|| [data, &END].concat());
-        let mut jpeg = open(ended.as_deref().unwrap_or(data), info)?;
+        let mut jpeg = open(data, info)?;
         let whole = reduced(info, reduction);
-        let by_region = jpeg.regions && ended.is_none();
+        let by_region = jpeg.regions && !ended;
         let mut region = if by_region { jpeg_region(info, reduction, need, whole) } else { whole };
         loop {
             let outcome = self.decode_region(&mut jpeg, info, reduction, region)?;
-            let cut_short = outcome == Outcome::Truncated || ended.is_some() && outcome == Outcome::Damaged;
+            let cut_short = outcome == Outcome::Truncated || ended && outcome == Outcome::Damaged;
             if cut_short && self.options.truncated == Truncated::Reject {
                 return Err(cut("its data ends before the image does"));
             }
@@ -154,6 +168,20 @@ impl Decoder {
         rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
         Ok(())
     }
+}
+
+/// Returns a JPEG of one scan up to the end of the scan's data, with an end marker. Returns `None` if it
+/// has several scans, or ends there anyway.
+fn scan_alone(data: &[u8], info: &JpegInfo) -> Option<Vec<u8>> {
+    let mut at = scan_data(data, info).filter(|_| !has_several(data, info))?;
+    let end = loop {
+        match next_marker(data, at) {
+            Some((0xD0..=0xD7, start)) => at = start + 2,
+            Some((_, start)) => break start,
+            None => break data.len(),
+        }
+    };
+    (!data[end..].starts_with(&END)).then(|| [&data[..end], &END].concat())
 }
 
 fn open<'a>(data: &'a [u8], info: &JpegInfo) -> Result<ffi::Jpeg<'a>, DecodeError> {
