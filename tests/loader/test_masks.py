@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +76,29 @@ def test_grey_that_is_not_resized_keeps_its_values(tmp_path: Path) -> None:
     path = write(tmp_path / "y.frec", [(RGB, PALETTE)])
     with pytest.raises(fr.DecodeError, match="record 0, field mask: an image with a palette"):
         list(make(path, 1, images={"image": RandomCrop(32), "mask": RandomCrop(32)}))
+
+
+@pytest.mark.parametrize("kind", ["palette PNG", "grey PNG", "GIF", "palette BMP"])
+def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind: str) -> None:
+    mask, _ = MASKS[kind]
+    path = write(tmp_path / "x.frec", [(RGB, mask)] * 3)
+    crops = {"image": Resize(24), "mask": Resize(24)}
+    with pytest.raises(fr.DecodeError, match=re.escape("name the field in extra_fields=, which gives its bytes")):
+        list(make(path, 3, images=crops))
+
+    def assert_kept(value: bytes) -> None:
+        with Image.open(io.BytesIO(value)) as image:
+            assert image.mode in ("P", "L")
+            # GIF and BMP are written with palettes of their own.
+            assert len(np.unique(np.asarray(image))) == 3
+            if "PNG" in kind:
+                np.testing.assert_array_equal(np.asarray(image), np.asarray(Image.open(io.BytesIO(mask))))
+
+    dataset = fr.FastRecordDataset(path, image_field="image", extra_fields=("mask",))
+    with pytest.warns(UserWarning, match="'mask' come as they are stored"):
+        ((_, masks),) = make(dataset, 3)
+    for value in (*masks, dataset[1][1], fr.FastRecordDataset(path, fields=("mask",), decode=None)[2]["mask"]):
+        assert_kept(value)
+    # What is no way out: RGB.
+    rgb = fr.FastRecordDataset(path, fields=("mask",))[0]["mask"]
+    assert rgb.mode == "RGB"

@@ -18,14 +18,20 @@ from fastrecord.transforms import Resize
 from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
 from tests.support.packing import records, write
-from tests.support.pictures import png, save, wide
+from tests.support.pictures import png, reference, save, wide
 
 VALUES = wide(1)
 SCALED = np.repeat((VALUES.astype(np.uint32) + 128) // 257, 3, axis=2).astype(np.uint8)
 CLIPPED = np.repeat(np.minimum(VALUES, 255), 3, axis=2).astype(np.uint8)
 BECOME: dict[Any, NDArray[np.uint8]] = {"scale": SCALED, "clip": CLIPPED}
 GREY = Image.fromarray(VALUES[:, :, 0])
-KINDS = {"PNG": png(VALUES), "TIFF": save(GREY, "TIFF"), "PNM": save(GREY, "PPM")}
+TRANSPARENT = png(VALUES, transparent=VALUES[0, 0].astype(">u2").tobytes())
+KINDS = {
+    "PNG": png(VALUES),
+    "TIFF": save(GREY, "TIFF"),
+    "PNM": save(GREY, "PPM"),
+    "PNG with a transparent value": TRANSPARENT,
+}
 
 
 def channels_last(image: torch.Tensor) -> NDArray[np.uint8]:
@@ -35,7 +41,9 @@ def channels_last(image: torch.Tensor) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_array_is_refused_scaled_or_clipped(kind: str) -> None:
-    with pytest.raises(fr.DecodeError, match=rf"^a grey {kind} of 16 bits.*sixteen_bit=\"scale\".*\[FR515\]$"):
+    with pytest.raises(
+        fr.DecodeError, match=rf"^a grey {kind[:4].strip()} of 16 bits.*sixteen_bit=\"scale\".*\[FR515\]$"
+    ):
         fr.decode_image(KINDS[kind])
     for name, wanted in BECOME.items():
         np.testing.assert_array_equal(fr.decode_image(KINDS[kind], sixteen_bit=name), wanted)
@@ -57,6 +65,34 @@ def test_the_loader_names_the_record_or_does_what_it_is_told(tmp_path: Path, dec
     for name, wanted in BECOME.items():
         ((images, _),) = make(path, 2, sixteen_bit=name, **options)
         np.testing.assert_array_equal(channels_last(images[1]), wanted)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "JPEG2000", "TIFF of 32 bits", "TIFF of floats"])
+def test_samples_that_pillow_decodes_are_refused_and_name_the_record_and_the_ways_out(
+    tmp_path: Path, kind: str
+) -> None:
+    more = {
+        "JPEG2000": lambda: save(GREY, "JPEG2000"),
+        "TIFF of 32 bits": lambda: save(Image.fromarray(VALUES[:, :, 0].astype(np.int32)), "TIFF"),
+        "TIFF of floats": lambda: save(Image.fromarray(VALUES[:, :, 0].astype(np.float32)), "TIFF"),
+    }
+    data = KINDS[kind] if kind in KINDS else more[kind]()
+    path = write_payloads(tmp_path / "train.frec", [photo(0), data])
+    dataset = fr.FastRecordDataset(path)
+    for view in (dataset, dataset.subset([0, 1]), dataset.select_fields(["image"])):
+        _ = view[0]
+        said = r"frec: record 1, key .train/1., field image: a grey .* of (16|32) bits.*Decoding\(.*decode=None.*FR515"
+        with pytest.raises(fr.DecodeError, match=said):
+            view[1]
+    assert fr.FastRecordDataset(path, decode=None)[1][0] == data
+    if kind in KINDS:
+        image, _ = fr.FastRecordDataset(path, decode=fr.Decoding(sixteen_bit="scale"))[1]
+        np.testing.assert_array_equal(channels_last(image), SCALED)
+
+
+def test_16_bit_grey_with_alpha_loses_its_lower_half_as_in_pillow() -> None:
+    data = png(wide(2))
+    np.testing.assert_array_equal(fr.decode_image(data), reference(data))
 
 
 def test_samples_that_the_core_decodes_are_refused_or_as_the_data_set_says(tmp_path: Path) -> None:

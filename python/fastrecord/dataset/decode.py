@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
-from fastrecord._core import FastRecordError, Reader, decode_records
+from fastrecord._core import DecodeError, FastRecordError, Reader, decode_records
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code, extend
-from fastrecord.look.pictures import PIL_ERRORS
+from fastrecord.errors import Code, extend, extended
+from fastrecord.look.pictures import PIL_ERRORS, narrow
 from fastrecord.schema.roles import key_suffix
 
 _ORIENTATION = 0x0112
@@ -37,21 +37,33 @@ def place(reader: Reader, record: int, field: str) -> str:
     return f"{reader.path}: record {record}{key_suffix(reader, record)}, field {field}"
 
 
+def if_bytes(reader: Reader, field: str, code: str | None) -> str:
+    """Return a hint for an error about bytes that are no image, if their field has images by default."""
+    if reader.schema[field].name != "bytes" or code not in (Code.UNKNOWN_IMAGE, Code.PILLOW):
+        return ""
+    return (
+        f"; a field of type bytes is taken for images if there is no other: fields=({field!r}, ...) reads it as it is"
+    )
+
+
 def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image.Image:
     """Return an image in RGB.
 
     Raises:
-        DecodeError: Pillow cannot decode it.
+        DecodeError: Pillow cannot decode it, or it is grey of more than 8 bits.
     """
     try:
         # The same steps as ImageFolder's loader: open, then convert, which loads.
         with Image.open(io.BytesIO(payload)) as image:
-            return as_stored(image).convert("RGB")
+            return narrow(as_stored(image), image.format or "image", "reject").convert("RGB")
+    except DecodeError as error:
+        way_out = ": give decode=fastrecord.Decoding(sixteen_bit=...), or decode=None for the bytes"
+        raise type(error)(f"{place(reader, record, field)}: {extended(error, way_out)}") from None
     except UnidentifiedImageError:
         reason = f"no known image type: {len(payload)} bytes that begin with {payload[:8]!r}"
     except PIL_ERRORS as error:
         reason = f"{type(error).__name__}: {error}"
-    raise Code.PILLOW.error(f"{place(reader, record, field)}: {reason}")
+    raise Code.PILLOW.error(f"{place(reader, record, field)}: {reason}{if_bytes(reader, field, Code.PILLOW)}")
 
 
 def as_stored(image: Image.Image) -> Image.Image:
@@ -85,5 +97,5 @@ def decode_native(
             # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, decoding=decoding, verify=verify)[0] for one in one_by_one]
-        raise extend(error, key_suffix(reader, int(records[0]))) from None
+        raise extend(error, key_suffix(reader, int(records[0])) + if_bytes(reader, field, error.code)) from None
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
+from fastrecord.dataset.decode import if_bytes
 from fastrecord.errors import Code, extend
 from fastrecord.schema.roles import read_key
 
@@ -167,7 +168,8 @@ class Skipper:
         if isinstance(failure, FastRecordError):
             # The error of a whole file does not name a record.
             which = f", record {number}" if failure.record is None else ""
-            failure = extend(failure, f"{which}{named}")
+            hint = "" if self._dataset.fields else if_bytes(reader, str(self._dataset.image_field), failure.code)
+            failure = extend(failure, f"{which}{named}{hint}")
             failure.record = number
         else:
             failure.add_note(f"{reader.path}: record {number}{named}")

@@ -170,7 +170,28 @@ def _side(most_bytes: int, size: tuple[int, int]) -> int:
     return int(min(max((most_bytes / _BYTES_PER_PIXEL * ratio) ** 0.5, _SIDES[0]), _SIDES[1]))
 
 
+def narrow(image: Image.Image, kind: str, sixteen_bit: str) -> Image.Image:
+    """Return an image whose grey values have 8 bits, by an option of `Decoding`; Pillow clips others.
+
+    Raises:
+        DecodeError: it has more bits, and `sixteen_bit` does not convert them.
+    """
+    if not image.mode.startswith(("I", "F")) or sixteen_bit == "clip":
+        return image
+    bits = 16 if image.mode.startswith("I;16") else 32
+    if bits == 16 and sixteen_bit == "scale":
+        values = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    scale = 'sixteen_bit="scale" divides by 257, ' if bits == 16 else ""
+    raise Code.SIXTEEN_BIT.error(
+        f"a grey {kind} of {bits} bits, where an image has 8: {scale}"
+        'sixteen_bit="clip" makes all above 255 white, as Pillow does'
+    )
+
+
 def _encoded(image: Image.Image, full: tuple[int, int], most_bytes: int) -> Picture:
+    if image.mode.startswith("I;16"):
+        image = narrow(image, "", "scale")
     plain = image if image.mode == "RGB" else image.convert("RGB")
     # Bilinear pixels do for looking, and small images of few pixels stay exact.
     side = _side(most_bytes, image.size)

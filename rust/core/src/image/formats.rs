@@ -32,7 +32,7 @@ pub(super) fn size(
 pub(super) fn unsupported(format: Format, data: &[u8]) -> Option<String> {
     let reason = guarded(format, || {
         let decoder = open(format, data, &DecodeOptions::default())?;
-        convert(format, decoder.color_type(), SixteenBit::Clip, &[], &mut [])
+        convert(format, decoder.color_type(), None, &[], &mut [])
     });
     match reason {
         Err(DecodeError::Unsupported { detail, .. }) => Some(detail),
@@ -53,7 +53,8 @@ pub(super) fn decode(
         let (width, height, orientation) = header(format, data, &mut decoder, options)?;
         let count = width as usize * height as usize;
         let color = decoder.color_type();
-        if color == ColorType::L16 && options.sixteen_bit == SixteenBit::Reject {
+        let grey = sixteen_bit_grey(format, color, data);
+        if grey && options.sixteen_bit == SixteenBit::Reject {
             return Err(DecodeError::SixteenBit { format: format.name() });
         }
         // A decoder of this crate allocates at most as much again as the pixels.
@@ -64,7 +65,7 @@ pub(super) fn decode(
         } else {
             let raw = reserve(scratch, count * usize::from(color.bytes_per_pixel()))?;
             read(format, decoder, raw, options)?;
-            convert(format, color, options.sixteen_bit, raw, rgb)?;
+            convert(format, color, grey.then_some(options.sixteen_bit), raw, rgb)?;
         }
         Ok((width, height, orientation))
     })
@@ -131,10 +132,16 @@ fn read(format: Format, decoder: Boxed<'_>, out: &mut [u8], options: &DecodeOpti
     }
 }
 
+/// Reports whether the pixels are 16-bit grey. A PNG's transparent value becomes an alpha channel.
+fn sixteen_bit_grey(format: Format, color: ColorType, data: &[u8]) -> bool {
+    color == ColorType::L16 || color == ColorType::La16 && format == Format::Png && data.get(25) == Some(&0)
+}
+
+/// Converts pixels to RGB. `grey` is how to convert 16-bit grey, if they are that.
 fn convert(
     format: Format,
     color: ColorType,
-    sixteen_bit: SixteenBit,
+    grey: Option<SixteenBit>,
     raw: &[u8],
     rgb: &mut [u8],
 ) -> Result<(), DecodeError> {
@@ -146,16 +153,18 @@ fn convert(
         Format::Pnm => ((u32::from(wide(bytes)) * 255 + 32_767) / 65_535) as u8,
         _ => (wide(bytes) >> 8) as u8,
     };
+    let fold = |bytes: [u8; 2]| match grey {
+        Some(SixteenBit::Scale) => [((u32::from(wide(bytes)) + 128) / 257) as u8; 3],
+        Some(_) => [wide(bytes).min(255) as u8; 3],
+        None => [narrow(bytes); 3],
+    };
     match color {
         ColorType::Rgb8 => rgb.copy_from_slice(raw),
         ColorType::L8 => each(raw, rgb, |&[l]| [l; 3]),
         ColorType::La8 => each(raw, rgb, |&[l, _]| [l; 3]),
         ColorType::Rgba8 => each(raw, rgb, |&[r, g, b, _]| [r, g, b]),
-        ColorType::L16 if sixteen_bit == SixteenBit::Scale => {
-            each(raw, rgb, |&l: &[u8; 2]| [((u32::from(wide(l)) + 128) / 257) as u8; 3]);
-        }
-        ColorType::L16 => each(raw, rgb, |&l: &[u8; 2]| [wide(l).min(255) as u8; 3]),
-        ColorType::La16 => each(raw, rgb, |&[h, l, _, _]| [narrow([h, l]); 3]),
+        ColorType::L16 => each(raw, rgb, |&l| fold(l)),
+        ColorType::La16 => each(raw, rgb, |&[h, l, _, _]| fold([h, l])),
         ColorType::Rgb16 => {
             each(raw, rgb, |&[r0, r1, g0, g1, b0, b1]| [narrow([r0, r1]), narrow([g0, g1]), narrow([b0, b1])]);
         }
