@@ -62,7 +62,7 @@ def test_a_batch_without_records_and_one_without_draws_have_no_numbers() -> None
 def test_what_is_no_batch_is_refused(arguments: Any, error: type[Exception], message: str) -> None:
     seed, epoch, *arrays = arguments
     with pytest.raises(error, match=message):
-        BatchInfo(seed, epoch, *map(np.array, arrays))
+        BatchInfo(seed, epoch, *map(np.array, arrays))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="rows is an int64 array, not list"):
         BatchInfo(0, 0, np.array([0]), [0])  # type: ignore[arg-type]
 

@@ -101,8 +101,8 @@ class BatchMaker:
 
     def groups(
         self, loading: Loading, source: SamplerSource | IterableSource, clock: Clock, skips: EpochSkips
-    ) -> Iterator[Iterable[tuple[BatchRequest, Part, Any]]]:
-        """Yield groups of batches: each has a request, its part of the rows, its value (or None).
+    ) -> Iterator[tuple[Group, Iterable[tuple[BatchRequest, Part, Any]]]]:
+        """Yield groups, and their batches: each has a request, its part of the rows, its value (or None).
 
         Raises:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
@@ -118,14 +118,14 @@ class BatchMaker:
 
     def _groups(
         self, loading: Loading, waiting: Waiting, pending: deque[Group], clock: Clock, skips: EpochSkips
-    ) -> Iterator[Iterable[tuple[BatchRequest, Part, Any]]]:
+    ) -> Iterator[tuple[Group, Iterable[tuple[BatchRequest, Part, Any]]]]:
         while True:
             # What is being made is handed out before this waits for a store.
             while len(pending) <= self._prefetch and (not pending or waiting.is_ready()):
                 if (found := waiting.next()) is None:
                     break
                 request, holds = found
-                fill = self.outputs.fill(loading, request, clock)
+                fill = self.outputs.fill(request, clock)
                 pending.append(Group(loading, request, self.outputs, self._destination, fill, holds))
             if not pending:
                 return
@@ -135,7 +135,7 @@ class BatchMaker:
             # On a stream of copies, each batch must wait for its copy, on the stream that is current then.
             plain = self._only_stacked and not group.failures and self._destination.stream is None
             upcoming = pending[0] if pending and self._destination.copies else None
-            yield self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
+            yield group, self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
             waiting.is_read(group.request)
             del group, upcoming  # frees the group's memory for a later one once its batches are gone
 

@@ -11,18 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from fastrecord._core import DecodeError, FastRecordError, Loading, Reader, all_limits, foreign_kind
+from fastrecord._core import DecodeError, FastRecordError, Load, Reader, all_limits, foreign_kind
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import as_stored
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code, extend
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
-from fastrecord.look.pictures import PIL_ERRORS
+from fastrecord.look.pictures import PIL_ERRORS, narrow
 
 Failures = list[tuple[int, Exception]]
 
@@ -56,16 +55,16 @@ class Foreign:
         self._max_pixels = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
 
     def fill(
-        self, loading: Loading, request: BatchRequest, images: Sequence[torch.Tensor], failures: Failures, clock: Clock
+        self, request: BatchRequest, clock: Clock, load: Load, images: Sequence[torch.Tensor], failures: Failures
     ) -> Failures:
         """Make the images that Pillow can decode, and return the remaining failures.
 
         Args:
-            loading: Its threads made the batch.
             request: The request.
+            clock: Counts the decoded images.
+            load: The batch that the threads made.
             images: For each output, (B, height, width, 3) in host memory: bytes, or their values.
             failures: Slots of the batch, with the core's errors.
-            clock: Counts the decoded images.
         """
         left: Failures = []
         kinds: Counter[str] = Counter()
@@ -77,7 +76,7 @@ class Foreign:
             reader = self._dataset.readers[shard]
             try:
                 pictures, kind = self._pictures(reader, record, failure)
-                made = self._make(loading, request, slot, reader, record, pictures)
+                made = self._make(load, slot, reader, record, pictures)
             except (FastRecordError, OSError) as error:
                 left.append((slot, error))
                 continue
@@ -136,34 +135,13 @@ class Foreign:
             else:
                 image = as_stored(opened)
             mode = image.mode
-            rgb = self._narrow(image, name).convert("RGB")
+            rgb = narrow(image, name, self._decoding.sixteen_bit).convert("RGB")
         channels = "palette" if mode in _PALETTES else "several" if mode in _SEVERAL else "one"
         return Picture(b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes(), channels), name
 
-    def _narrow(self, image: Image.Image, name: str) -> Image.Image:
-        """Return an image of 8 bits.
-
-        Raises:
-            DecodeError: it has more bits, and `sixteen_bit` is "reject".
-        """
-        if not image.mode.startswith(("I", "F")) or self._decoding.sixteen_bit == "clip":
-            return image
-        bits = 16 if image.mode.startswith("I;16") else 32
-        if bits == 16 and self._decoding.sixteen_bit == "scale":
-            values = np.asarray(image).astype(np.uint32)
-            return Image.fromarray(((values + 128) // 257).astype(np.uint8))
-        scale = 'sixteen_bit="scale" divides by 257, ' if bits == 16 else ""
-        raise Code.SIXTEEN_BIT.error(
-            f"a grey {name} of {bits} bits, where an image has 8: {scale}"
-            'sixteen_bit="clip" makes all above 255 white, as Pillow does'
-        )
-
-    def _make(
-        self, loading: Loading, request: BatchRequest, slot: int, reader: Reader, record: int, pictures: list[Picture]
-    ) -> Sequence[Any]:
-        position = int(request.positions[slot])
+    def _make(self, load: Load, slot: int, reader: Reader, record: int, pictures: list[Picture]) -> Sequence[Any]:
         try:
-            return loading.make_of(request.seed, request.epoch, position, pictures)
+            return load.make_of(slot, pictures)
         except DecodeError as error:
             message, output = error.args
             raise _placed(error, message, reader, record, self._fields[output]) from None

@@ -5,15 +5,19 @@ Does not decide what happens to failed records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastrecord._core import Loading
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import Failures, Fill, Outputs
+from fastrecord.loader.views import Views
+from fastrecord.transforms.view_info import ViewInfo
 
 
 class Group:
@@ -40,7 +44,9 @@ class Group:
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
         seed, epoch, positions = (0, 0, None)
+        self._images: dict[str, tuple[int, int]] = {}
         if outputs.are_images:
+            self._images = {name: (shape[0], shape[1]) for name, (_, shape) in outputs.kinds.items()}
             seed, epoch, positions = request.seed, request.epoch, request.positions
         self._load = loading.submit(seed, epoch, request.rows, positions, flat, request.ahead)
         self._whole: list[torch.Tensor] | None = None
@@ -70,7 +76,7 @@ class Group:
         if whole is None:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
         self._memory = None
-        self.failures = self._fill(whole, failures) if failures and self._fill is not None else failures
+        self.failures = self._fill(self._load, whole, failures) if failures and self._fill is not None else failures
         if self._destination.copies:
             whole = [self._destination.copy(tensor) for tensor in whole]
             self._mark = self._destination.mark()
@@ -91,6 +97,10 @@ class Group:
         if current is not None and current != self._reached:
             self._reached = current
             self._destination.receive(self._whole or (), self._mark)
+
+    def views(self, part: slice | NDArray[np.int64]) -> Mapping[str, ViewInfo]:
+        """Return the part of its source that each image of the batch of these slots shows."""
+        return Views(self._load, self._images, part) if self._images else {}
 
     def failures_in(self, start: int, stop: int) -> Failures:
         """Return the failures of the batch of rows [start, stop), with slots of that batch."""

@@ -32,6 +32,7 @@ from fastrecord.loader.replacements import instead_of_transform, refuse_argument
 from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.unstacked import UnstackedFields
+from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
@@ -98,8 +99,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler with seed 0.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches
             of record numbers. To resume, the loader iterates over such an iterable again and skips
-            the batches that were done. Its `seed`, or its sampler's, seeds the augmentation; 0 if
-            it has none.
+            the batches that were done. Its `seed` is its own, or its sampler's; 0 if it has none.
         shuffle: With `batch_size`, as in FastRecordBatchSampler: True (the default) to train, False
             to evaluate, "blocks" for slow disks.
         image: Geometry of the images, from `fastrecord.transforms`.
@@ -164,7 +164,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._plan: ArrayPlan | ImagePlan | None = self._maker.plan()
         self._clock = Clock()
         self._traffic = _traffic(dataset)
-        self._warned = False
+        self._warned = self._warned_of_places = False
         # Iterations in progress, each with its plan; and the counts of plans that were replaced.
         self._iterations: list[tuple[Any, ArrayPlan | ImagePlan]] = []
         self._counted = np.zeros(_COUNTERS, np.int64)
@@ -222,6 +222,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if self._plan is None:
             self._plan = self._maker.plan()
         self._warn_of_runs()
+        if self._batch_transform is None:
+            self._warn_of_places()
         iteration = self._iterate(self._maker, self._plan, self._batch_transform)
         close_at_exit(iteration)
         return iteration
@@ -240,17 +242,20 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         source = self._source
         skips = self._skipper.begin(source.epoch_records, may_fall_short=source.may_fall_short)
         try:
-            for group in maker.groups(loading, source, self._clock, skips):
-                for request, part, made in group:
+            for group, batches in maker.groups(loading, source, self._clock, skips):
+                for request, part, made in batches:
                     if made is None:
                         # The batch is empty. A state still counts it.
                         request.hand_out()
                         continue
                     if transform is not None:
-                        info = BatchInfo(request.seed, request.epoch, request.positions[part], request.rows[part])
-                        made = transform(made, info)
+                        views = group.views(part)
+                        positions, rows = request.positions[part], request.rows[part]
+                        made = transform(made, BatchInfo(request.seed, request.epoch, positions, rows, views))
                         if made is None:
                             raise TypeError("batch_transform returned None, not a batch")
+                        if isinstance(views, Views) and not views.were_used:
+                            self._warn_of_places()
                     request.hand_out()
                     self._clock.batches += 1
                     yield made
@@ -268,12 +273,10 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _warn_of_runs(self) -> None:
         """Warn once if the loader augments, as for training, but its batches have few classes."""
-        geometries = [self._image] if self._images is None else list(self._images.values())
-        random = self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
         sampler = self._source.sampler
         if (
             self._warned
-            or not random
+            or not self._moves_images()
             or not isinstance(sampler, FastRecordBatchSampler)
             or sampler.shuffle is not False
         ):
@@ -285,6 +288,26 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             warnings.warn(
                 "the loader augments at random, as for training, but takes the records in file order, where neighbours "
                 "are mostly of one class: write shuffle=True",
+                stacklevel=3,
+            )
+
+    def _moves_images(self) -> bool:
+        """Return whether images are cropped or mirrored at random."""
+        geometries = [self._image] if self._images is None else list(self._images.values())
+        return self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
+
+    def _warn_of_places(self) -> None:
+        """Warn once of boxes and the like in batches whose images are cropped or mirrored at random."""
+        if self._warned_of_places or not self._moves_images():
+            return
+        self._warned_of_places = True
+        dataset, made = self._dataset, self._maker.outputs.kinds
+        fields = dataset.fields or filter(None, (dataset.selection.label_field, *dataset.extra_fields))
+        schema = dataset.readers[0].schema
+        if found := places((name, schema[name]) for name in fields if name not in made):
+            warnings.warn(
+                f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
+                "for the whole image: a batch_transform moves them by the matrix of its BatchInfo's views",
                 stacklevel=3,
             )
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from fastrecord._core import ArrayPlan, ImagePlan, Loading
+from fastrecord._core import ArrayPlan, ImagePlan, Load
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code
@@ -26,7 +26,7 @@ _GROUP_BYTES = 4 << 20
 _GROUP_BATCHES = 64
 
 Failures: TypeAlias = list[tuple[int, Exception]]
-Fill: TypeAlias = Callable[[Sequence[torch.Tensor], Failures], Failures]
+Fill: TypeAlias = Callable[[Load, Sequence[torch.Tensor], Failures], Failures]
 
 
 class Outputs(Protocol):
@@ -51,7 +51,7 @@ class Outputs(Protocol):
         """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
         ...
 
-    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:
+    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:
         """Return what makes values of failed records in another way, and returns the rest."""
         ...
 
@@ -103,9 +103,9 @@ class ImageOutputs:
             **self._decoding.options(),
         )
 
-    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:
+    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:
         """See `Outputs`; Pillow decodes images that the core cannot decode."""
-        return None if self._foreign is None else partial(self._foreign.fill, loading, request, clock=clock)
+        return None if self._foreign is None else partial(self._foreign.fill, request, clock)
 
 
 def _each_byte(normalize: Normalize) -> torch.Tensor:
@@ -151,6 +151,6 @@ class ArrayOutputs:
         files = [(reader, list(self.kinds)) for reader in self._dataset.readers]
         return ArrayPlan(files, verify=self._dataset.verify, spares=spares)
 
-    def fill(self, loading: Loading, request: BatchRequest, clock: Clock) -> Fill | None:  # noqa: ARG002
+    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:  # noqa: ARG002
         """See `Outputs`; the threads can stack all arrays."""
         return None

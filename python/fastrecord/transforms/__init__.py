@@ -18,6 +18,7 @@ from torch import nn
 from fastrecord.checks import integer
 from fastrecord.transforms.batch_info import BatchInfo
 from fastrecord.transforms.paired_crop import PairedRandomCrop
+from fastrecord.transforms.view_info import ViewInfo
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -31,6 +32,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "Size",
+    "ViewInfo",
 ]
 
 Size: TypeAlias = int | tuple[int, int]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import uniform
 from fastrecord.checks import WORD, integer
+from fastrecord.transforms.view_info import ViewInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,6 +22,8 @@ class BatchInfo:
         epoch: Number of the epoch, in [0, 2**64).
         positions: Position of each record in the epoch's order, int64 (B,), at least 0.
         rows: Index of each record in the data set, int64 (B,).
+        views: Field of images -> crop boxes, flips, sizes and a matrix that maps the source to the
+            batch. Computed when they are first asked for; empty for batches without images.
 
     Raises:
         TypeError: positions or rows are not int64 arrays.
@@ -30,6 +34,7 @@ class BatchInfo:
     epoch: int
     positions: NDArray[np.int64]
     rows: NDArray[np.int64]
+    views: Mapping[str, ViewInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, number in (("seed", self.seed), ("epoch", self.epoch)):

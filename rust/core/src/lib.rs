@@ -71,7 +71,7 @@ pub use limits::MAX_DIMS;
 pub use load::arrays::ArrayPlan;
 pub use load::batch::{Failure, LoadCounters, Workload};
 pub use load::decode_records::decode_records;
-pub use load::images::ImagePlan;
+pub use load::images::{ImagePlan, View};
 pub use load::loader::{Load, Loader};
 pub use load::sources::{LoadFile, LoadSource};
 pub use order::blocks::{BlockOrder, Blocks};

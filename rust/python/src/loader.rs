@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fastrecord_core::image::{Channels, Geometry};
 use fastrecord_core::{
     ArrayPlan as CoreArrayPlan, BufferPool, Error, ImagePlan as CoreImagePlan, Load as CoreLoad, LoadCounters,
-    LoadFile, LoadSource, Loader, Result as CoreResult, Verify, Workload,
+    LoadFile, LoadSource, Loader, Result as CoreResult, Verify, View, Workload,
 };
-use numpy::{PyArray3, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -253,42 +253,8 @@ impl Loading {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
         let loader = loader.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let load = loader.submit(Workload { seed, epoch, rows, positions, ahead, buffers }).map_err(to_py)?;
-        Ok(Load { load, lent: lent.then_some(ReleaseLent) })
-    }
-
-    /// Process images that the caller supplies as the threads would. Counts the record as loaded
-    /// instead of failed.
-    ///
-    /// Args:
-    ///     seed, epoch, position: They determine the crops.
-    ///     images: For each output, the encoded bytes or the pixels as binary PPM, and the colours
-    ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
-    ///         bytes.
-    /// Returns:
-    ///     For each output its pixels, uint8 (height, width, 3).
-    /// Raises:
-    ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
-    ///     mask. Its first argument is the message, the second the number of the output.
-    fn make_of<'py>(
-        &self,
-        py: Python<'py>,
-        seed: u64,
-        epoch: u64,
-        position: u64,
-        images: Vec<(Vec<u8>, Option<String>)>,
-    ) -> PyResult<Vec<Bound<'py, PyArray3<u8>>>> {
-        let channels = |name: &Option<String>| match name.as_deref() {
-            Some("palette") => Some(Channels::Palette),
-            Some("one") => Some(Channels::One),
-            Some(_) => Some(Channels::Several),
-            None => None,
-        };
-        let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
-        let plan = self.images.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
-        let made = py.detach(|| plan.make_of((seed, epoch, position), &images, &self.counters));
-        let made = made.map_err(|(output, error)| DecodeError::new_err((coded(&error, error.code()), output)))?;
-        let sizes = plan.sizes().into_iter();
-        made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
+        let lent = lent.then_some(ReleaseLent);
+        Ok(Load { inner: load, lent, counters: Arc::clone(&self.counters), images: self.images.clone() })
     }
 
     /// End the threads after their current images. Waiting for an incomplete batch then raises.
@@ -312,8 +278,11 @@ impl Loading {
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Load {
     // Fields drop in order: dropping an unfinished batch also releases lent memory.
-    load: CoreLoad,
+    inner: CoreLoad,
     lent: Option<ReleaseLent>,
+    counters: Arc<LoadCounters>,
+    /// The plan, if it is one for images.
+    images: Option<Arc<CoreImagePlan>>,
 }
 
 struct ReleaseLent;
@@ -326,6 +295,8 @@ impl Drop for ReleaseLent {
 
 /// The memory of each output, and the records that failed.
 type Made = (Vec<BatchMemory>, Vec<(usize, PyErr)>);
+/// Sizes, parts and flips of the images of one output.
+type Views<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<bool>>);
 
 #[pymethods]
 impl Load {
@@ -340,7 +311,7 @@ impl Load {
     ///     again. RuntimeError: the threads are closed, or belong to another process.
     fn wait(&self, py: Python<'_>) -> PyResult<Made> {
         deliver(py)?; // first: an interrupt of a handler must not lose the batch
-        let (mut buffers, failures) = without_gil(py, |control| self.load.wait(control))?;
+        let (mut buffers, failures) = without_gil(py, |control| self.inner.wait(control))?;
         let failures = failures.into_iter().map(|failure| (failure.slot, to_py(failure.error))).collect();
         if self.lent.is_some() {
             buffers.clear();
@@ -349,8 +320,60 @@ impl Load {
         Ok((buffers.into_iter().map(BatchMemory::new).collect(), failures))
     }
 
+    /// Process images that the caller supplies as the threads would. Counts the record as loaded
+    /// instead of failed.
+    ///
+    /// Args:
+    ///     slot: The record's slot in the batch.
+    ///     images: For each output, the encoded bytes or the pixels as binary PPM, and the colours
+    ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
+    ///         bytes.
+    /// Returns:
+    ///     For each output its pixels, uint8 (height, width, 3).
+    /// Raises:
+    ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
+    ///     mask. Its first argument is the message, the second the number of the output.
+    fn make_of<'py>(
+        &self,
+        py: Python<'py>,
+        slot: usize,
+        images: Vec<(Vec<u8>, Option<String>)>,
+    ) -> PyResult<Vec<Bound<'py, PyArray3<u8>>>> {
+        let channels = |name: &Option<String>| match name.as_deref() {
+            Some("palette") => Some(Channels::Palette),
+            Some("one") => Some(Channels::One),
+            Some(_) => Some(Channels::Several),
+            None => None,
+        };
+        let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
+        let plan = self.images.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
+        let made = py.detach(|| plan.make_of(&self.inner, slot, &images, &self.counters));
+        let made = made.map_err(|(output, error)| DecodeError::new_err((coded(&error, error.code()), output)))?;
+        let sizes = plan.sizes().into_iter();
+        made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
+    }
+
+    /// Return which part of its image each output shows; call it after `wait`.
+    ///
+    /// Returns:
+    ///     For each output: height and width of the images, int64 (N, 2); left, top, right and bottom
+    ///     of the part that the whole output shows, float64 (N, 4); whether it is mirrored, bool (N,).
+    ///     Zeros for records that failed.
+    fn views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Views<'py>>> {
+        let Some(plan) = &self.images else { return Ok(Vec::new()) };
+        let rows = py.detach(|| plan.views(&self.inner));
+        let of = |output: usize| {
+            let views = || rows.iter().map(move |row| row.as_ref().map_or_else(View::default, |views| views[output]));
+            let sizes = views().flat_map(|view| [view.image.1, view.image.0]).map(i64::from);
+            let sizes = PyArray1::from_iter(py, sizes).reshape([rows.len(), 2])?;
+            let parts = PyArray1::from_iter(py, views().flat_map(|view| view.part)).reshape([rows.len(), 4])?;
+            Ok((sizes, parts, PyArray1::from_iter(py, views().map(|view| view.flip))))
+        };
+        (0..plan.sizes().len()).map(of).collect()
+    }
+
     /// Return whether `wait` would return at once.
     fn is_ready(&self) -> bool {
-        self.load.is_ready()
+        self.inner.is_ready()
     }
 }

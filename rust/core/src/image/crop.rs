@@ -69,6 +69,21 @@ impl Crop {
         }
     }
 
+    /// Returns left, top, right and bottom of the part that the whole output of `size` (width, height)
+    /// shows. Where that reaches beyond the image, the output is black.
+    pub fn reach(&self, size: (u32, u32)) -> [f64; 4] {
+        // An output that shows nothing of the image is not scaled.
+        let target = if self.target.is_empty() { Rect::whole(size.0, size.1) } else { self.target };
+        let axis = |at: f64, length: f64, to: u32, shown: u32, whole: u32| {
+            let scale = length / f64::from(shown);
+            let from = at - f64::from(to) * scale;
+            (from, if shown == whole { from + length } else { from + f64::from(whole) * scale })
+        };
+        let (left, right) = axis(self.x, self.width, target.x, target.width, size.0);
+        let (top, bottom) = axis(self.y, self.height, target.y, target.height, size.1);
+        [left, top, right, bottom]
+    }
+
     /// Checks that the crop lies within the image and fits the output; sizes are width, height.
     pub(super) fn check(&self, image: (u32, u32), size: (u32, u32)) -> Result<(), DecodeError> {
         let whole = Rect::whole(image.0, image.1);
@@ -304,7 +319,14 @@ fn cut(whole: Rect, size: (u32, u32), x: i64, y: i64) -> Crop {
     let (from_x, to_x, width) = axis(x, whole.width, size.0);
     let (from_y, to_y, height) = axis(y, whole.height, size.1);
     let part = Rect { x: from_x, y: from_y, width, height };
-    Crop { target: Rect { x: to_x, y: to_y, width, height }, ..Crop::exact(part, size) }
+    let crop = Crop { target: Rect { x: to_x, y: to_y, width, height }, ..Crop::exact(part, size) };
+    if !part.is_empty() {
+        return crop;
+    }
+    // Nothing of the image is shown; `reach` says where the output is.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^17
+    let (x, y) = (x as f64, y as f64);
+    Crop { x, y, width: size.0.into(), height: size.1.into(), ..crop }
 }
 
 #[cfg(test)]
@@ -377,6 +399,20 @@ mod tests {
             seen.insert((crop.bounds.x, crop.bounds.y, crop.target.x, crop.target.y));
         }
         assert_eq!(seen.len(), 9);
+    }
+
+    #[test]
+    fn the_reach_of_an_output_goes_beyond_the_image_by_its_black_border() {
+        let reach = |geometry: Geometry, width, height| {
+            geometry.crop(width, height, &mut Random::new(0, 0, 7)).reach(geometry.size())
+        };
+        let whole = |part: [f64; 4]| part.map(|side| side as i64);
+        assert_eq!(whole(reach(Geometry::Resize { size: (7, 9) }, 50, 40)), [0, 0, 50, 40]);
+        assert_eq!(whole(reach(Geometry::CenterCrop { size: (10, 10), resize: None }, 5, 20)), [-2, 5, 8, 15]);
+        // Far from a small image: nothing of it is shown, and the place is still known.
+        let far = Geometry::RandomCrop { size: (2, 2), padding: 40_000 };
+        let [left, top, right, bottom] = whole(reach(far, 3, 3));
+        assert!((right - left, bottom - top) == (2, 2) && (left.abs() > 3 || top.abs() > 3), "{left} {top}");
     }
 
     #[test]

@@ -108,6 +108,9 @@ pub(crate) struct Batch {
     pub(crate) positions: Vec<u64>,
     pub(crate) ahead: Vec<u64>,
     pub(crate) parts: PartQueue,
+    /// Width and height of the image of each output, row by row; zeros for rows without one. Empty if
+    /// nothing is random.
+    pub(crate) images: Vec<AtomicU64>,
     pub(crate) failures: Mutex<Vec<Failure>>,
     pub(crate) panic: FirstPanic,
     pub(crate) finished: Condvar,
@@ -120,6 +123,23 @@ impl Batch {
         add(&counters.failures, 1);
         log::debug!(target: "fastrecord_core::loader", "a record cannot be loaded: {}", error.coded());
         lock(&self.failures).push(Failure { slot, error });
+    }
+
+    /// Takes note of the size (width, height) of the image of an output.
+    pub(crate) fn note_image(&self, row: usize, output: usize, (width, height): (u32, u32)) {
+        if let Some(image) = self.images.get(self.image_at(row, output)) {
+            image.store(u64::from(width) << 32 | u64::from(height), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the size (width, height) of the image of an output; zeros if there was none.
+    pub(crate) fn image(&self, row: usize, output: usize) -> (u32, u32) {
+        let image = self.images.get(self.image_at(row, output)).map_or(0, |image| image.load(Ordering::Relaxed));
+        ((image >> 32) as u32, image as u32)
+    }
+
+    fn image_at(&self, row: usize, output: usize) -> usize {
+        row * (self.images.len() / self.rows.len().max(1)) + output
     }
 
     pub(crate) fn announce(&self) {

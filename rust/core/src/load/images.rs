@@ -12,9 +12,9 @@ use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
-use crate::image::{Channels, DecodeOptions, Decoder, Geometry, Random, Timings, raw_pixels};
-use crate::load::batch::{Fill, LoadCounters, Plan, Task, add, nanos};
-use crate::load::loader::Loader;
+use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Timings, raw_pixels};
+use crate::load::batch::{Batch, Fill, LoadCounters, Plan, Task, add, nanos};
+use crate::load::loader::{Load, Loader};
 use crate::load::paired::{Lead, follow};
 use crate::load::sources::{LoadFile, LoadSource, Located, Sources};
 use crate::load::values::Values;
@@ -107,23 +107,42 @@ impl ImagePlan {
     }
 
     /// Returns the crops of a record.
-    fn crops(&self, seed: u64, epoch: u64, position: u64) -> Crops<'_> {
-        Crops { plan: self, random: Random::new(seed, epoch, position), lead: None }
+    fn crops<'a>(&'a self, batch: &'a Batch, row: usize) -> Crops<'a> {
+        let position = batch.positions.get(row).copied().unwrap_or_default();
+        Crops { plan: self, batch, row, random: Random::new(batch.seed, batch.epoch, position), lead: None }
     }
 
-    /// Makes the pixels of a record as the threads do, from images that the caller supplies: one for each
+    /// Returns the part of its image that each output of a loaded batch shows, row by row: `None` for a
+    /// row without images. They are computed here, from what decides them.
+    pub fn views(&self, load: &Load) -> Vec<Option<Vec<View>>> {
+        let batch = load.batch();
+        let views = |row| {
+            let mut crops = self.crops(batch, row);
+            let mut views = vec![View::default(); self.outputs.len()];
+            for output in self.order() {
+                let image = batch.image(row, output);
+                let (crop, flip) = (image != (0, 0)).then(|| crops.of(output, image))?.ok()?;
+                views[output] = View { image, part: crop.reach(self.outputs[output].size()), flip };
+            }
+            Some(views)
+        };
+        (0..batch.rows.len()).map(views).collect()
+    }
+
+    /// Makes the pixels of a row as the threads do, from images that the caller supplies: one for each
     /// output. Each has the channels of its source, if its headers no longer show them.
     ///
     /// # Errors
     /// The output, and why its image cannot be processed.
     pub fn make_of(
         &self,
-        (seed, epoch, position): (u64, u64, u64),
+        load: &Load,
+        row: usize,
         images: &[(&[u8], Option<Channels>)],
         counters: &LoadCounters,
     ) -> std::result::Result<Vec<Vec<u8>>, (usize, DecodeError)> {
         let mut made: Vec<Vec<u8>> = self.image_bytes().into_iter().map(|bytes| vec![0; bytes]).collect();
-        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(seed, epoch, position));
+        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(load.batch(), row));
         for output in self.order() {
             let Some(&(data, channels)) = images.get(output) else {
                 let detail = format!("{} images for {} outputs", images.len(), self.outputs.len());
@@ -170,7 +189,7 @@ impl ImagePlan {
     ) -> Result<()> {
         let source = self.sources.source(file)?;
         let (source, batch, counters) = (&*source, task.batch, task.counters);
-        let mut crops = self.crops(batch.seed, batch.epoch, batch.positions[row]);
+        let mut crops = self.crops(batch, row);
         for output in self.order() {
             let extent = &located.extents[output][row];
             let (decoder, part) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
@@ -363,14 +382,44 @@ struct Scratch {
     pixels: Vec<u8>,
 }
 
+/// The part of its image that an output shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct View {
+    /// Width and height of the image in pixels, after it was turned upright if that was requested.
+    pub image: (u32, u32),
+    /// Left, top, right and bottom of the part that the whole output shows. Beyond the image, the output
+    /// is black.
+    pub part: [f64; 4],
+    /// Whether the output is mirrored left to right.
+    pub flip: bool,
+}
+
 /// The crops of one record's images. The leading crop is drawn, and the others follow it.
 struct Crops<'a> {
     plan: &'a ImagePlan,
+    batch: &'a Batch,
+    row: usize,
     random: Random,
     lead: Option<Lead>,
 }
 
 impl Crops<'_> {
+    /// Returns the crop of an output of an image of that size (width, height), and whether it is
+    /// mirrored. Call it in the sequence of [`ImagePlan::order`].
+    ///
+    /// # Errors
+    /// The image does not fit the leading image.
+    fn of(&mut self, output: usize, image: (u32, u32)) -> std::result::Result<(Crop, bool), DecodeError> {
+        let Self { plan, random, lead, .. } = self;
+        let geometry = &plan.outputs[output];
+        let drawn = match lead {
+            None => geometry.draw(image.0, image.1, plan.flip, random.clone()),
+            Some(lead) => follow(lead, &plan.outputs[plan.leader], image, geometry)?,
+        };
+        lead.get_or_insert((image, drawn.0, drawn.1));
+        Ok(drawn)
+    }
+
     /// Processes the image of one output from its data and side bytes. Call it in the sequence of
     /// [`ImagePlan::order`].
     ///
@@ -385,7 +434,7 @@ impl Crops<'_> {
         channels: Option<Channels>,
         out: &mut [u8],
     ) -> std::result::Result<Timings, DecodeError> {
-        let Self { plan, random, lead } = self;
+        let (plan, batch, row) = (self.plan, self.batch, self.row);
         let geometry = &plan.outputs[output];
         if plan.main.is_some_and(|main| main != output) {
             let channels = channels.unwrap_or_else(|| Channels::of(data));
@@ -395,19 +444,11 @@ impl Crops<'_> {
         }
         let mut unfit = None;
         let mut draw = |width, height| {
-            let drawn = match &*lead {
-                None => geometry.draw(width, height, plan.flip, random.clone()),
-                Some(lead) => {
-                    follow(lead, &plan.outputs[plan.leader], (width, height), geometry).unwrap_or_else(|error| {
-                        unfit = Some(error);
-                        geometry.draw(width, height, false, random.clone())
-                    })
-                }
-            };
-            if lead.is_none() {
-                *lead = Some(((width, height), drawn.0, drawn.1));
-            }
-            drawn
+            batch.note_image(row, output, (width, height));
+            self.of(output, (width, height)).unwrap_or_else(|error| {
+                unfit = Some(error);
+                geometry.draw(width, height, false, self.random.clone())
+            })
         };
         let made = match raw_pixels(data) {
             Some(image) => {

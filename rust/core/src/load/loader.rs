@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::load::batch::{Batch, Failure, LoadCounters, Plan, Queue, Shared, Workload};
 use crate::load::worker::Worker;
 use crate::parallel::buffers::{BatchBuffer, PartQueue};
-use crate::parallel::sync::atomic::{AtomicBool, Ordering};
+use crate::parallel::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::parallel::sync::thread::{self, JoinHandle};
 use crate::parallel::sync::{Arc, Condvar, FirstPanic, Instant, Mutex, OnceLock, SLICE, lock, wait_at_most};
 
@@ -92,6 +92,7 @@ impl Loader {
         let batch = Arc::new(Batch {
             seed,
             epoch,
+            images: (0..positions.len() * buffers.len()).map(|_| AtomicU64::new(0)).collect(),
             parts: PartQueue::new(buffers, rows.len(), plan.granularity().max(1)),
             rows,
             positions,
@@ -186,6 +187,11 @@ impl Load {
         let mut failures = std::mem::take(&mut *failures);
         failures.sort_by_key(|failure| failure.slot);
         Ok((batch.parts.take(), failures))
+    }
+
+    /// The batch.
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.batch
     }
 
     /// Reports whether `wait` would return at once.
