@@ -144,7 +144,7 @@ def test_a_sampler_refuses_attributes_that_would_change_nothing(data: fr.FastRec
     assert not hasattr(sampler, "weights")
 
 
-@pytest.mark.parametrize("name", ["threads", "dataset", "imgae", "dtype", "batch_size", "seed", "sampler"])
+@pytest.mark.parametrize("name", ["threads", "dataset", "imgae", "dtype", "batch_size", "drop_last", "sampler"])
 def test_a_loader_refuses_attributes_that_would_change_nothing(data: fr.FastRecordDataset, name: str) -> None:
     loader = fr.FastRecordLoader(data, 4, shuffle=True, image=Resize(8))
     with pytest.raises(

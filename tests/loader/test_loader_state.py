@@ -17,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import fastrecord as fr
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.transforms import RandomResizedCrop
 from tests.support.loading import COUNT, epoch, make, write_photos
 
 
@@ -260,3 +261,84 @@ def test_a_copied_or_pickled_loader_goes_on_at_the_same_place(data: fr.FastRecor
             assert clone.stats().batches == 0
             assert same(list(clone), expected[2:])
         assert same(list(loader), expected[2:])
+
+
+# --- a seed of the loader's own ---
+
+
+def with_seed(data: fr.FastRecordDataset, seed: int | None, **options: Any) -> fr.FastRecordLoader:
+    sampler = FastRecordBatchSampler(data, 4, shuffle=True, seed=5, **options)
+    return make(data, None, batch_sampler=sampler, seed=seed)
+
+
+def test_loaders_of_one_seed_draw_the_same_crops_and_a_seed_of_its_own_draws_others_in_the_same_order(
+    data: fr.FastRecordDataset,
+) -> None:
+    default = list(with_seed(data, None))
+    assert same(default, list(own(data)))
+    assert same(default, list(with_seed(data, 5)))
+    one, again, other = (list(with_seed(data, seed)) for seed in (1, 1, 2))
+    assert same(one, again)
+    assert numbers(default) == numbers(one) == numbers(other)
+    assert not any(torch.equal(a[0], b[0]) for a, b in zip(one + one, default + other, strict=True))
+    # The loader's own batch sampler has the same seed.
+    made = fr.FastRecordLoader(data, 4, seed=5, image=RandomResizedCrop(24), flip=True)
+    assert same(list(made), default)
+    assert made.batch_sampler.seed == 5
+    sampler = FastRecordBatchSampler(data, 4)
+    seeds = make(data, None, batch_sampler=sampler, seed=9, batch_transform=lambda _, info: info.seed)
+    assert set(seeds) == {9}
+
+
+def test_a_seed_of_its_own_is_in_the_state_and_ranks_share_it(data: fr.FastRecordDataset) -> None:
+    whole = with_seed(data, 1)
+    epochs = [list(whole), list(whole)]
+    broken = with_seed(data, 1)
+    batches = iter(broken)
+    assert same([next(batches), next(batches)], epochs[0][:2])
+    state = json.loads(json.dumps(broken.state_dict()))
+    for other in (with_seed(data, 1), with_seed(data, None), with_seed(data, 7), pickle.loads(pickle.dumps(broken))):
+        other.load_state_dict(state)
+        assert same(list(other), epochs[0][2:])
+        assert same(list(other), epochs[1])
+    # The sampler reads it too, and a state without one stands for the sampler's.
+    with_seed(data, None).batch_sampler.load_state_dict(state)
+    plain = with_seed(data, None)
+    next(iter(plain))
+    other = with_seed(data, 1)
+    other.load_state_dict(plain.state_dict())
+    assert same(list(other), list(own(data))[1:])
+    crops = {key: image for batch in epochs[0] for image, key in zip(batch[0], batch[2], strict=True)}
+    for rank in (0, 1):
+        loader = make(
+            data,
+            None,
+            batch_sampler=FastRecordBatchSampler(data, 2, shuffle=True, seed=5, rank=rank, world_size=2),
+            seed=1,
+        )
+        for images, _, keys in loader:
+            assert all(torch.equal(crops[key], image) for key, image in zip(keys, images, strict=True))
+
+
+def test_a_foreign_sampler_takes_the_loaders_seed(data: fr.FastRecordDataset) -> None:
+    whole = list(foreign(data, seed=3))
+    assert not same(whole, list(foreign(data)))
+    broken = foreign(data, seed=3)
+    next(iter(broken))
+    state = json.loads(json.dumps(broken.state_dict()))
+    other = foreign(data)
+    other.load_state_dict(state)
+    assert same(list(other), whole[1:])
+
+
+@pytest.mark.parametrize(
+    ("seed", "error"), [(-1, ValueError), (2**64, ValueError), ("1", TypeError), (True, TypeError), (1.0, TypeError)]
+)
+def test_what_is_no_seed_is_refused(data: fr.FastRecordDataset, seed: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="seed is"):
+        fr.FastRecordLoader(data, 4, image=RandomResizedCrop(24), seed=seed)
+    loader = with_seed(data, 1)
+    state = loader.state_dict()
+    with pytest.raises(error, match="state: augmentation_seed is"):
+        loader.load_state_dict({**state, "augmentation_seed": seed})
+    assert loader.state_dict() == state

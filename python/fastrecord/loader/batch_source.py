@@ -19,6 +19,8 @@ from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, process_gro
 from fastrecord.sampler.blocks import Shuffle
 
 _STATE_VERSION = 1
+# Key of a state, beside those of the sampler.
+_OWN_SEED = "augmentation_seed"
 
 
 @dataclass(slots=True)
@@ -59,11 +61,12 @@ class SamplerSource:
     Args:
         sampler: Samples the records of a data set.
         view: Maps them to records of the files.
+        seed: Of the augmentation; None: the sampler's.
     """
 
-    def __init__(self, sampler: FastRecordBatchSampler, view: Rows) -> None:
+    def __init__(self, sampler: FastRecordBatchSampler, view: Rows, seed: int | None = None) -> None:
         self.sampler = sampler
-        self._view = view
+        self._view, self._seed = view, seed
 
     def __iter__(self) -> Iterator[BatchRequest]:
         """Begin an iteration of the sampler."""
@@ -90,7 +93,8 @@ class SamplerSource:
             if coming is not None and (len(span.sizes) > 1 or not isinstance(self._view, All)):
                 # The order of the files may differ from the view's order.
                 coming = np.sort(self._view.take(coming))
-            yield BatchRequest(sampler.seed, run.epoch, rows, span.positions, span.sizes, hand_out, number, coming)
+            seed = sampler.seed if self._seed is None else self._seed
+            yield BatchRequest(seed, run.epoch, rows, span.positions, span.sizes, hand_out, number, coming)
             number += len(span.sizes)
 
     @property
@@ -109,12 +113,21 @@ class SamplerSource:
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state."""
-        return self.sampler.state_dict()
+        """Return the sampler's state, and the seed of the augmentation if it is another one."""
+        own = {} if self._seed is None else {_OWN_SEED: self._seed}
+        return self.sampler.state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a sampler's state."""
+        """Continue from a sampler's state, or from one with a seed of the augmentation.
+
+        Raises:
+            TypeError, ValueError: it is malformed or does not fit.
+        """
+        given: object = state
+        own = given.get(_OWN_SEED) if isinstance(given, Mapping) else None  # the sampler refuses others
+        seed = None if own is None else integer(f"state: {_OWN_SEED}", own, 0, WORD)
         self.sampler.load_state_dict(state)
+        self._seed = seed
 
 
 class IterableSource:
@@ -124,14 +137,20 @@ class IterableSource:
         batches: Iterated once an epoch, in this process.
         rows: Checks record numbers and converts them to an array.
         records: Number of records of the data set.
-
-    The seed of the augmentation is the iterable's, or its sampler's, else 0.
+        seed: Of the augmentation; None: the iterable's, or its sampler's, else 0.
     """
 
-    def __init__(self, batches: Iterable[Any], rows: Callable[[Any], NDArray[np.int64]], *, records: int) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        rows: Callable[[Any], NDArray[np.int64]],
+        *,
+        records: int,
+        seed: int | None = None,
+    ) -> None:
         self.sampler = batches
         self._rows, self._records = rows, records
-        self._seed = _number(batches, "seed") or 0
+        self._seed = (_number(batches, "seed") or 0) if seed is None else seed
         self._progress = _Progress(epoch=0)
         self._skip = 0
 
@@ -262,6 +281,7 @@ def make_source(
     batch_size: int | None,
     batch_sampler: FastRecordBatchSampler | Iterable[Any] | None,
     shuffle: Shuffle | None,
+    seed: int | None = None,
 ) -> SamplerSource | IterableSource:
     """Return the source of a loader's batches, for the arguments of FastRecordLoader.
 
@@ -273,13 +293,14 @@ def make_source(
         raise ValueError("give one of batch_size and batch_sampler")
     if batch_size is not None:
         order = True if shuffle is None else shuffle
-        return SamplerSource(FastRecordBatchSampler(dataset, batch_size, shuffle=order), dataset.selection.rows)
+        sampler = FastRecordBatchSampler(dataset, batch_size, shuffle=order, seed=seed or 0)
+        return SamplerSource(sampler, dataset.selection.rows)
     if shuffle:
         raise ValueError("shuffle is the batch sampler's: leave it out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
         batch_sampler.check_data(dataset)
-        return SamplerSource(batch_sampler, dataset.selection.rows)
+        return SamplerSource(batch_sampler, dataset.selection.rows, seed)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__
         raise TypeError(f"batch_sampler is an iterable of batches of record numbers, not {kind}")
-    return IterableSource(batch_sampler, dataset.rows, records=len(dataset))
+    return IterableSource(batch_sampler, dataset.rows, records=len(dataset), seed=seed)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import ArrayPlan, ImagePlan, default_threads
-from fastrecord.checks import flag, integer
+from fastrecord.checks import WORD, flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.shards import Paths
@@ -96,12 +96,15 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         dataset: Determines files, fields, further values of a batch, and when payloads are checked.
             It may not have a `transform`; a `target_transform` is called with each label. Paths
             stand for `FastRecordDataset(paths)`.
-        batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler with seed 0.
+        batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches
             of record numbers. To resume, the loader iterates over such an iterable again and skips
             the batches that were done. Its `seed` is its own, or its sampler's; 0 if it has none.
         shuffle: With `batch_size`, as in FastRecordBatchSampler: True (the default) to train, False
             to evaluate, "blocks" for slow disks.
+        seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
+            the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
+            A state keeps it, and `load_state_dict` takes over the state's.
         image: Geometry of the images, from `fastrecord.transforms`.
         images: Instead of `image`, for records with several images: field name -> geometry. All
             show the same part of the scene: the crop is drawn for the smallest output, and the
@@ -138,6 +141,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         *,
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
         shuffle: Shuffle | None = None,
+        seed: int | None = None,
         image: Geometry | None = None,
         images: Mapping[str, Geometry] | None = None,
         flip: bool = False,
@@ -152,7 +156,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             refuse_arguments(type(self).__name__, others, list(inspect.signature(FastRecordLoader).parameters)[:-1])
         self._dataset = dataset = _as_dataset(dataset)
         _refuse_transform(dataset)
-        self._source = make_source(dataset, batch_size, batch_sampler, shuffle)
+        self._source = make_source(
+            dataset, batch_size, batch_sampler, shuffle, None if seed is None else integer("seed", seed, 0, WORD)
+        )
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
         self._decoding, self._delivery = _of("decoding", decoding, Decoding), _of("delivery", delivery, Delivery)

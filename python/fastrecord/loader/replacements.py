@@ -31,7 +31,7 @@ _REPLACEMENTS: dict[str, str] = {
     "in_order": "batches always come in order: leave it out",
     "collate_fn": "batches are stacked as they are made: change whole batches by batch_transform=",
     "sampler": "write batch_sampler=, such as FastRecordBatchSampler(dataset, batch_size, shuffle=True)",
-    "generator": "write batch_sampler=FastRecordBatchSampler(dataset, batch_size, seed=...)",
+    "generator": "write seed=",
     "max_skipped": "write on_error=fr.Skip(at_most=...)",
     "prefetch_factor": "write delivery=fr.Delivery(prefetch=...), the number of batches in progress",
     "pin_memory_device": "write delivery=fr.Delivery(device=...)",
@@ -42,7 +42,7 @@ _REPLACEMENTS: dict[str, str] = {
     **dict.fromkeys(("hflip", "horizontal_flip"), "write flip=True"),
     **dict.fromkeys(("device", "pin_memory", "dtype", "prefetch", "ragged"), _DELIVERY),
     **dict.fromkeys(("decoder", "truncated", "sixteen_bit", "exif_orientation", "max_pixels"), _DECODING),
-    **dict.fromkeys(("seed", "drop_last", "weights", "balance", "num_samples", "rank", "world_size", "tail"), _SAMPLER),
+    **dict.fromkeys(("drop_last", "weights", "balance", "num_samples", "rank", "world_size", "tail"), _SAMPLER),
     **dict.fromkeys(
         (
             "verify",
