@@ -25,9 +25,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord.train.__main__ import main as trainer
+from tests.support.pictures import jpeg
 from tests.support.programs import command as run_command
 from tests.support.programs import execute
 
@@ -369,11 +372,14 @@ def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
 
 def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
-    train, evaluate, changes, pairs, arrays, stats = blocks(page)
+    train, evaluate, boxes, masks, changes, pairs, arrays, padded, stats = blocks(page)
     names = run(page, [train], {"torch": torch})
     assert names["images"].shape[1:] == (3, 32, 32)
     assert names["images"].dtype == torch.bfloat16
     run(page, [evaluate], {"fr": fr, "val": fr.FastRecordDataset("val.frec")})
+    write_places(folder)
+    moved = run(page, [boxes, masks], {"fr": fr, "torch": torch})
+    assert_moved_as_by_torchvision(moved)
     run(page, [changes, stats], names)
     for field, side in (("lr", 60), ("hr", 240)):
         (folder / field).mkdir()
@@ -385,10 +391,66 @@ def test_the_page_on_the_loader_runs(folder: Path) -> None:
     assert {name: tuple(batch.shape) for name, batch in names["images"].items()} == {
         "lr": (16, 3, 48, 48), "hr": (16, 3, 192, 192),
     }  # fmt: skip
+    with fr.Writer(folder / "text.frec", fr.Schema({"tokens": fr.array("int64", (None,))})) as writer:
+        for number in range(8):
+            writer.append({"tokens": np.arange(1, number + 1)})
+    names = run(page, [padded], {"fr": fr, "torch": torch})
+    assert sorted(names["lengths"].tolist()) == list(range(8))
+    assert torch.equal(names["mask"], names["tokens"] > 0)
     names = run(page, [arrays], {"fr": fr})
     assert {name: tuple(batch.shape) for name, batch in names["batch"].items()} == {
         "lr": (8, 24, 24, 3), "hr": (8, 96, 96, 3),
     }  # fmt: skip
+
+
+def write_places(folder: Path) -> None:
+    """Write images with boxes, and images with masks of a palette whose numbers lie where the boxes do."""
+    fields = {"image": fr.image(), "boxes": fr.array("float32", (None, 4))}
+    with (
+        fr.Writer(folder / "boxes.frec", fr.Schema(fields)) as boxes,
+        fr.Writer(folder / "masks.frec", fr.Schema({"image": fr.image(), "mask": fr.image()})) as masks,
+    ):
+        for number in range(16):
+            height, width = 90 + number, 120 - number
+            image = jpeg(width, height)
+            boxes.append({"image": image, "boxes": np.array([[10, 20, 40, 70], [50, number, 90, 30]], np.float32)})
+            mask = Image.fromarray(np.random.default_rng(number).integers(0, 200, (height, width), np.uint8))
+            mask.putpalette([255 - n // 3 for n in range(768)])
+            buffer = io.BytesIO()
+            mask.save(buffer, "PNG")
+            masks.append({"image": image, "mask": buffer.getvalue()})
+
+
+def assert_moved_as_by_torchvision(names: dict[str, Any]) -> None:
+    """Compare boxes and masks with transforms v2 of the same crop."""
+    found = []
+
+    def both(batch: Any, info: fr.transforms.BatchInfo) -> Any:
+        move = (
+            names["move_boxes"] if isinstance(batch[1], list) and torch.is_tensor(batch[1][0]) else names["move_masks"]
+        )
+        found.append((batch[1], move(batch, info)[1], info.views["image"]))
+        return batch
+
+    crop = fr.transforms.RandomResizedCrop(32)
+    for file, field in (("boxes.frec", "boxes"), ("masks.frec", "mask")):
+        data = fr.FastRecordDataset(file, image_field="image", extra_fields=(field,))
+        list(fr.FastRecordLoader(data, 16, image=crop, flip=True, batch_transform=both))
+    for before, after, view in found:
+        for value, moved, (height, width), box, flipped in zip(
+            before, after, view.sizes, view.boxes, view.flipped, strict=True
+        ):
+            left, top, right, bottom = (int(side) for side in box)
+            source: Any
+            if isinstance(value, bytes):
+                # As an image: masks are resized by the pixel left of and above the nearest one.
+                source = tv_tensors.Image(np.array(Image.open(io.BytesIO(value)))[None])
+            else:
+                source = tv_tensors.BoundingBoxes(value, format="XYXY", canvas_size=(int(height), int(width)))
+            nearest = v2.InterpolationMode.NEAREST_EXACT
+            wanted = v2.functional.resized_crop(source, top, left, bottom - top, right - left, [32, 32], nearest)
+            wanted = v2.functional.horizontal_flip(wanted) if flipped else wanted
+            torch.testing.assert_close(moved, wanted.as_subclass(torch.Tensor).reshape(moved.shape), atol=1e-3, rtol=0)
 
 
 def test_the_programs_of_the_page_on_training_run() -> None:

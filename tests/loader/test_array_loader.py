@@ -119,12 +119,32 @@ def test_arrays_of_varying_shape_are_listed_padded_or_packed(patches: Path, tmp_
     for batch in make(dataset, 8, shuffle=True, seed=1, ragged=kinds):
         wanted = expected(batch["number"].tolist())
         padded = torch.nn.utils.rnn.pad_sequence(wanted["tokens"], batch_first=True)
-        assert plain(batch["tokens"]) == plain(padded)
+        tokens, lengths = batch["tokens"]
+        assert plain(tokens) == plain(padded)
+        assert plain(lengths) == plain(torch.tensor([len(value) for value in wanted["tokens"]]))
         values, offsets = batch["boxes"]
         assert plain(values) == plain(torch.cat(wanted["boxes"]))
         assert plain(offsets) == plain(torch.tensor([0, *itertools.accumulate(map(len, wanted["boxes"]))]))
     for batch in make(dataset, 8, ragged={"tokens": "list"}):
         assert plain(batch["tokens"]) == plain(expected(batch["number"].tolist())["tokens"])
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_padded_arrays_come_with_the_lengths_of_every_dimension_that_varies(tmp_path: Path, files: int) -> None:
+    schema = fr.Schema({"words": fr.array("uint8", (None, 3)), "maps": fr.array("int16", (None, 2, None))})
+    shapes = np.random.default_rng(0).integers(0, 6, (24, 2))
+    for part, rows in enumerate(np.split(shapes, files)):
+        with fr.Writer(tmp_path / f"{part}.frec", schema) as writer:
+            for height, width in rows:
+                maps = np.ones((height, 2, width), np.int16)
+                writer.append({"words": np.ones((height, 3), np.uint8), "maps": maps})
+    dataset = fr.FastRecordDataset([tmp_path / f"{part}.frec" for part in range(files)], fields=("words", "maps"))
+    options: dict[str, Any] = {"ragged": {"words": "pad", "maps": "pad"}, "shuffle": True, "seed": 1}
+    for batch, rows in make(dataset, 8, batch_transform=lambda batch, info: (batch, info.rows), **options):
+        (words, word_lengths), (maps, map_lengths) = batch["words"], batch["maps"]
+        assert word_lengths.tolist() == shapes[rows][:, 0].tolist() == words.sum((1, 2)).div(3).tolist()
+        assert map_lengths.tolist() == shapes[rows].tolist()
+        assert maps.sum((1, 2, 3)).tolist() == (2 * shapes[rows].prod(1)).tolist()
 
 
 @pytest.mark.parametrize("access", ["mmap", "pread"])
@@ -361,7 +381,8 @@ def write_both(path: Path, count: int = 9) -> Path:
 def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
     dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), extra_fields=("map", "score", "boxes"))
     images, labels, maps, scores, boxes = next(iter(make(dataset, 4, image=CenterCrop(24), ragged={"boxes": "pad"})))
-    assert boxes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 2, 0], [3, 3, 3]]
+    assert boxes[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 2, 0], [3, 3, 3]]
+    assert boxes[1].tolist() == [0, 1, 2, 3]
     assert images.shape == (4, 3, 24, 24)
     assert (maps.dtype, maps.shape, scores.dtype) == (torch.float32, (4, 30, 2), torch.bfloat16)
     assert maps[:, 7, 1].tolist() == labels.tolist() == scores.tolist() == [0, 1, 2, 3]

@@ -34,10 +34,10 @@ class Delivery:
             `transforms.Normalize`. None: uint8.
         prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
             consumer has or waits for. 0: each batch is made when it is requested.
-        ragged: Field of arrays of varying shape -> form. "list" (the
-            default): a list of tensors. "pad": one tensor (B, *largest shape), padded with zeros at
-            the end. "packed": all arrays concatenated along their first axis, and their offsets,
-            int64 (B + 1,).
+        ragged: Field of arrays of varying shape -> form. "list" (the default): a list of tensors.
+            "pad": one tensor (B, *largest shape), padded with zeros at the end, and the lengths,
+            int64 (B,), or (B, k) if k dimensions vary. "packed": all arrays concatenated along
+            their first axis, and their offsets, int64 (B + 1,).
 
     Raises:
         TypeError, ValueError: a value is not allowed; the message says what is.

@@ -153,15 +153,20 @@ class UnstackedFields:
         ]
 
     def _pad(self, name: str, rows: NDArray[np.int64]) -> Any:
-        parts = [(slots, arrays.padded()) for slots, arrays in self._parts(name, rows)]
-        if len(parts) == 1:
-            return as_tensors(parts[0][1], self._kinds[name])
-        shape = np.max([array.shape[1:] for _, array in parts], axis=0)
-        whole = np.zeros((len(rows), *shape), parts[0][1].dtype)
-        for slots, array in parts:
-            index: tuple[Any, ...] = (slots, *(slice(length) for length in array.shape[1:]))
-            whole[index] = array
-        return as_tensors(whole, self._kinds[name])
+        parts = [(slots, arrays.padded(), arrays.shapes) for slots, arrays in self._parts(name, rows)]
+        varying = [axis for axis, length in enumerate(self._kinds[name].shape or ()) if length is None]
+        lengths = np.empty((len(rows), len(varying)), np.int64)
+        for slots, _, shapes in parts:
+            lengths[slots] = shapes[:, varying]
+        whole = parts[0][1]
+        if len(parts) > 1:
+            shape = np.max([array.shape[1:] for _, array, _ in parts], axis=0)
+            whole = np.zeros((len(rows), *shape), whole.dtype)
+            for slots, array, _ in parts:
+                index: tuple[Any, ...] = (slots, *(slice(length) for length in array.shape[1:]))
+                whole[index] = array
+        of_one = lengths[:, 0].copy() if len(varying) == 1 else lengths
+        return as_tensors(whole, self._kinds[name]), torch.from_numpy(of_one)
 
     def _pack(self, name: str, rows: NDArray[np.int64]) -> Any:
         parts = [(slots, *arrays.packed()) for slots, arrays in self._parts(name, rows)]
