@@ -8,13 +8,14 @@ from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
-from tests.torture.stores import small_caches, store_kills
+from tests.torture.stores import keys, small_caches, store_kills
 from tests.torture.training import leftovers, nodes, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
     seeded.CRASH_STATES,
     sigkill.SIGKILL,
     ray_kills.EXPERIMENT,
+    keys.EXPERIMENT,
     seeded.FAULTS,
     seeded.BITS,
     seeded.PAGES,

@@ -1,0 +1,155 @@
+"""Packs into odd keys of a bucket, reads and copies them; another client lists what is there.
+
+Each key gets a data set, which is read, copied here and sent to a sibling; every third one is
+packed over. After each step, boto3 lists the bucket: what was there has its ETag still, and what is
+new lies below the key, character by character.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastrecord as fr
+from fastrecord.store.passing import Passing
+from tests.support.machines.stores import started
+from tests.torture.experiment import Experiment, Outcome
+
+# Each differs from others only in what some layer may cut, decode, fold or trim.
+_KNOWN = (
+    *("exp#1", "exp#2", "a%20b", "a b", "a%2Fb", "a/b", "%2e%2e", "exp?1", "exp?x=1&y=2", "exp", "exp#", "exp?", "?"),
+    *("#", "a+b", "..a", "a..", "...", "%2e", "%", "%%", "%zz", "a%", "%25", "%2525", "~", "a~b", "\u00e9", "e\u0301"),
+    *("A", "a", "*", "a*b", "[a]", "{a}", "a|b", "a^b", "a`b", 'a"b', "a'b", "a<b>", "a&amp;b", "a;b", "a@b", "a:b"),
+    *(
+        "$a",
+        "a!",
+        "(a)",
+        "a=b",
+        " a",
+        "a ",
+        "\u00a0a",
+        "\u3000",
+        "\u200b",
+        "\ufeffa",
+        "\u2028a",
+        "\u202ea",
+        "\U0001f600",
+    ),
+    *("a\\b", "s3:", "C:", "-a", "dataset.json#", "a.frec#1", "x" * 200, "\u00fc" * 100, "a\u0085b", "\ufffd"),
+)
+_LETTERS = "ab#?%&+=~*:;@$!,'\"()[]{}<>|^`\\. _-\u00fc\u0301\u4e2d\U0001f600" + "%2F%2e%00#?"
+
+Listed = dict[str, str]
+
+
+def odd_keys(count: int, seed: int) -> list[str]:
+    """Return so many different keys that are good ones: the known ones, then random ones."""
+    draw, keys = random.Random(seed), dict.fromkeys(_KNOWN)
+    while len(keys) < count:
+        parts = ["".join(draw.choices(_LETTERS, k=draw.randrange(1, 12))) for _ in range(draw.randrange(1, 4))]
+        # A .frec file would be no folder.
+        if not {*parts} & {".", ".."} and not parts[-1].endswith(".frec"):
+            keys["/".join(parts)] = None
+    return list(keys)[:count]
+
+
+def failures_of(keys: list[str], options: dict[str, Any], listed: Callable[[], Listed], folder: Path) -> list[str]:
+    """Return what went wrong with keys, a sentence each.
+
+    Args:
+        keys: The keys.
+        options: Options of the store, whose bucket is called "bucket".
+        listed: Returns the key and ETag of each object in the bucket.
+        folder: A folder of this machine, which is used for copies.
+    """
+    found: list[str] = []
+    for number, key in enumerate(keys):
+        try:
+            _Round(key, number, options, listed, folder).run()
+        except (AssertionError, KeyError, OSError, ValueError, fr.FastRecordError) as error:
+            found.append(f"{key!r}: {type(error).__name__}: {error}")
+    return found
+
+
+class _Round:
+    """What is done with one key."""
+
+    def __init__(
+        self, key: str, number: int, options: dict[str, Any], listed: Callable[[], Listed], folder: Path
+    ) -> None:
+        self._url, self._number, self._options, self._listed, self._folder = (
+            f"s3://bucket/keys/{key}/",
+            number,
+            options,
+            listed,
+            folder,
+        )
+        self._seen = listed()
+
+    def run(self) -> None:
+        self._pack(2)
+        names = self._only_below(self._url)
+        assert len(names) == 3, names
+        self._read(self._url)
+        here = self._folder / "copy"
+        fr.copy(self._url, here, store_options=self._options)
+        sibling = f"{self._url[:-1]}#copy?%23"
+        fr.copy(here, sibling, store_options=self._options)
+        assert self._only_below(sibling) == names
+        self._read(sibling)
+        shutil.rmtree(here)
+        assert fr.check_manifest(sibling, store_options=self._options) == []
+        if self._number % 3 == 0:
+            self._seen = {key: tag for key, tag in self._seen.items() if not key.startswith(self._key(self._url))}
+            self._pack(1, overwrite=True)
+            assert len(self._only_below(self._url)) == 2
+            self._read(self._url)
+
+    def _pack(self, shards: int, **options: Any) -> None:
+        # Larger than what is asked for of a file's end: s3s-fs refuses more than there is.
+        items = [{"value": self._number, "at": at, "data": bytes(40_000)} for at in range(4)]
+        staging = self._folder / "staging"
+        fr.pack_dataset(items, self._url, shards=shards, staging=staging, store_options=self._options, **options)
+
+    def _read(self, url: str) -> None:
+        dataset = fr.FastRecordDataset(url, fields=("value", "at"), store_options=self._options)
+        assert [dataset[at] for at in range(len(dataset))] == [{"value": self._number, "at": at} for at in range(4)]
+        shard = dataset.readers[0].path
+        with Passing.of(shard, self._options) as passing:  # one file: `info`, `verify`
+            assert passing.reader.path == shard
+            assert passing.verify()["ok"]
+
+    def _only_below(self, url: str) -> set[str]:
+        """Check that what is new lies below a URL, and what was there still does; return the new names."""
+        before, self._seen = self._seen, self._listed()
+        assert before.items() <= self._seen.items(), "another object was touched"
+        below = self._key(url)
+        new = self._seen.keys() - before.keys()
+        assert all(key.startswith(below) for key in new), new
+        return {key.removeprefix(below) for key in new}
+
+    def _key(self, url: str) -> str:
+        return url.removeprefix("s3://bucket/").removesuffix("/") + "/"
+
+
+def run(count: int) -> Outcome:
+    """See the module docstring."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    keys = odd_keys(count, seed)
+    with started() as server, tempfile.TemporaryDirectory() as name:
+        return Outcome(len(keys), failures_of(keys, server.options, server.keys, Path(name)), f"seed {seed}")
+
+
+EXPERIMENT = Experiment(
+    name="keys",
+    promise=1,
+    what="odd keys of objects",
+    where="tests/torture/stores/keys.py",
+    short=8,
+    long=200,
+    run=run,
+)
