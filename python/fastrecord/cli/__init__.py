@@ -16,6 +16,7 @@ import click
 from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
+from fastrecord.store.address import without_secrets
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 
 # Name -> module of this folder that defines the command (`list_` avoids a Python name), and its line in the
@@ -78,6 +79,8 @@ class _Commands(click.Group):
         except KeyboardInterrupt as err:
             _tell("interrupted" if not str(err) else f"interrupted: {err}", err)
             ctx.exit(130)
+        except click.UsageError as err:
+            raise click.UsageError(without_secrets(err.format_message()), err.ctx) from None  # it may name an argument
         except BrokenPipeError:
             raise  # click ends quietly: the reader of the pipe, such as `head`, has closed it
         except (FastRecordError, OSError, IndexError) as err:

@@ -6,13 +6,13 @@ import json
 
 import click
 
-from fastrecord.cli.options import quiet_option
+from fastrecord.cli.options import path_type, quiet_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 
 @click.command()
-@click.argument("src")
-@click.argument("dst")
+@click.argument("src", type=path_type)
+@click.argument("dst", type=path_type)
 @click.option("--overwrite", is_flag=True, help="Replace a data set that has other shards, or another file.")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from fastrecord.store.address import Url
+
 
 class NumberRange(click.FloatRange):
     """A range without nan. click accepts nan, which is neither below nor above the range."""
@@ -21,9 +23,23 @@ class NumberRange(click.FloatRange):
         return number
 
 
+_STORE = "fastrecord.store_options"
+
+
+class _PathOrUrl(click.Path):
+    """A path, or a URL, whose secrets and store options are hidden in it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert and return the path."""
+        path = super().convert(value, param, ctx)
+        if not isinstance(path, str) or "://" not in path:
+            return path
+        return Url(path, None if ctx is None else ctx.meta.get(_STORE))
+
+
 # Do not check readability here: the command reports unreadable files one by one and continues with
 # the rest.
-path_type = click.Path(readable=False)
+path_type = _PathOrUrl(readable=False)
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress bar. Without a terminal on stderr there is none anyway."
 )

@@ -22,6 +22,7 @@ from fastrecord.dataset.values import read_values
 from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
+from fastrecord.store.address import Url
 from fastrecord.store.plan import CachePlan
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class FastRecordDataset(Dataset[Any]):
         )
         readers = shards.readers
         self.paths = shards.paths
-        self.root = os.fspath(path) if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
+        root = path if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
+        self.root = str(Url(os.fspath(root)))
         if not allow_incomplete:
             shards.refuse_incomplete()
         if fields is None and not (image_field or holds_images(readers[0])):

@@ -197,7 +197,7 @@ def _find(path: str | os.PathLike[str], remote: Remote | None = None) -> list[Fo
     if is_url(path):
         return [_find_url(os.fspath(path), remote)]
     if "://" in os.fspath(path) and not os.path.exists(path):
-        return [(os.fspath(path), None)]  # the reader reports what is wrong with it
+        return [(str(Url(os.fspath(path))), None)]  # the reader reports what is wrong with it
     name = _absolute(path)
     folder = os.path.dirname(name) if os.path.basename(name) == NAME else name
     if os.path.isdir(folder):

@@ -23,6 +23,7 @@ from fastrecord.diagnose.machine import this_machine
 from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
 from fastrecord.errors import Code
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format
+from fastrecord.store.address import Url
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
@@ -174,6 +175,7 @@ def bench_file(
     for name, value in (("size", size), ("batch_size", batch_size), ("threads", threads)):
         if value is not None:
             integer(name, value, 1)
+    path = Url(os.fspath(path))
     cpus = default_threads()
     most = threads or cpus
     cached = None if cold else resident_share(path)  # opening the file reads a part of it

@@ -38,6 +38,7 @@ from fastrecord.diagnose.mounts import (
 from fastrecord.diagnose.page_cache import resident_size
 from fastrecord.errors import system_text
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY
+from fastrecord.store.address import Url
 
 # Number of records sampled to identify the images of a file.
 _SAMPLE = 8
@@ -153,7 +154,7 @@ def examine(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
     mounts = parse_mounts(read_text("/proc/self/mountinfo") or "")
     locks = read_text("/proc/locks") or ""
     for path in files:
-        file = _look_at(os.fspath(path), mounts, locks)
+        file = _look_at(Url(os.fspath(path)), mounts, locks)
         report.files.append(file)
         report.findings += judge_file(file, machine)
     return report

@@ -107,7 +107,7 @@ def copy(
     if is_file:
         return _copy_file(src, dst, overwrite, store_options, progress)
     store = Store.of(folder_of(dst if is_url(dst) else src), store_options)
-    ends = _Ends(src, dst, store, is_url(dst))
+    ends = _Ends(str(src), str(dst), store, is_url(dst))
     manifest = ends.source_manifest()
     before, etag = ends.present()
     if before is not None and not overwrite:
@@ -125,7 +125,7 @@ def copy(
         threads.close()
     if before is None or before.entries() != entries:
         ends.finish(replace(manifest, generation=1 if before is None else before.generation + 1), etag)
-    return CopySummary(dst, len(entries), total, copied)
+    return CopySummary(str(dst), len(entries), total, copied)
 
 
 def _copy_file(
@@ -136,7 +136,7 @@ def _copy_file(
         _refuse_damaged(src, src)
         size = os.path.getsize(src)
         if store.is_copy(name, src):
-            return CopySummary(dst, 1, size, [])
+            return CopySummary(str(dst), 1, size, [])
         if not overwrite and store.exists(name):
             raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
         send(store, name, src)
@@ -146,7 +146,7 @@ def _copy_file(
             staging.finish()
     if progress is not None:
         progress(size, size)
-    return CopySummary(dst, 1, size, [name])
+    return CopySummary(str(dst), 1, size, [name])
 
 
 @dataclass(frozen=True)

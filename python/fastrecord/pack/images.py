@@ -222,7 +222,7 @@ class ImageJob:
         Raises:
             FastRecordError, OSError: as `pack_folder`, for its input.
         """
-        source = os.fspath(src)
+        source = Url(os.fspath(src))
         listing: Listing
         if is_url(source):
             if list_path is not None:

@@ -37,6 +37,7 @@ from fastrecord.pack.record_packer import ImportSettings, RecordPacker, all_rows
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.parse import parse_type
+from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
     from fastrecord.operations.upload import Upload
@@ -263,7 +264,8 @@ def opened(
     store_options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Format, Source, str, str]]:
     """Open a source; yield its format, the source, its name for messages, and why it has this format."""
-    given = [os.fspath(source)] if isinstance(source, (str, os.PathLike)) else [os.fspath(each) for each in source]
+    named = [source] if isinstance(source, (str, os.PathLike)) else source
+    given: list[str] = [Url(os.fspath(each)) for each in named]
     if not given:
         raise ValueError("source is empty: give a path")
     given = [located(each, store_options) for each in given]

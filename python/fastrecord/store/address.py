@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import quote, unquote_to_bytes
 
@@ -17,7 +18,14 @@ from fastrecord.store import AZURE, BUCKETS
 # As AWS and Google name buckets and Azure containers, and in Azure perhaps the account's host.
 _BUCKET = r"[a-zA-Z0-9$][\w.-]*"
 _CONTAINER = rf"{_BUCKET}(@[a-zA-Z0-9.-]+)?"
+_WEB_URL = re.compile(r"(https?://)(?:[^\s/?#]*@)?([^\s?]*)(\?\S*)?")
+_USER = re.compile(r"://[^\s/@]*:[^\s/@]*@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text that names URLs, without users and queries in them."""
+    return _USER.sub("://", _WEB_URL.sub(r"\1\2", text))
 
 
 class Url(str):
@@ -27,39 +35,45 @@ class Url(str):
 
     Attributes:
         user, query: What is secret in it; empty without one.
+        options: Options of the store, as in `Store`, that come with it from the command line.
     """
 
-    __slots__ = ("query", "user")
+    __slots__ = ("options", "query", "user")
     user: str
     query: str
+    options: Mapping[str, Any]
 
-    def __new__(cls, url: str) -> Self:
+    def __new__(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
         """Take a URL apart; `refuse_wrong` says whether it is a good one."""
         if isinstance(url, cls):
             return url
         scheme, found, rest = url.partition("://")
         if not found:
-            return cls._made(url, "", "")
+            return cls._made(url)
         rest, _, query = (rest, "", "") if scheme in (*BUCKETS, "file") else rest.partition("?")
         host, slash, path = rest.partition("/")
         user, _, server = host.rpartition("@")
         if scheme in AZURE and ":" not in user:
             user, server = "", host  # CONTAINER@ACCOUNT
-        return cls._made(f"{scheme}://{server}{slash}{path}".removesuffix("/" if path or slash else ""), user, query)
+        shown = f"{scheme}://{server}{slash}{path}".removesuffix("/" if slash else "")
+        return cls._made(shown, user, query, options or {})
 
     @classmethod
-    def _made(cls, shown: str, user: str, query: str) -> Self:
+    def _made(cls, shown: str, *hidden: Any) -> Self:
         made = super().__new__(cls, shown)
-        made.user, made.query = user, query
+        made.user, made.query, made.options = hidden or ("", "", {})
         return made
 
+    @property
+    def _hidden(self) -> tuple[str, str, Mapping[str, Any]]:
+        return self.user, self.query, self.options
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._made, (str(self), self.user, self.query)
+        return type(self)._made, (str(self), *self._hidden)
 
     def __eq__(self, other: object) -> bool:
-        """Compare what is secret too, so that another signature is another URL."""
-        mine = (self.user, self.query)
-        return str.__eq__(self, other) is True and (not isinstance(other, Url) or mine == (other.user, other.query))
+        """Compare what is hidden too, so that another signature is another URL."""
+        return str.__eq__(self, other) is True and (not isinstance(other, Url) or self._hidden == other._hidden)
 
     __hash__ = str.__hash__
 
@@ -86,7 +100,7 @@ class Url(str):
     @property
     def root(self) -> Url:
         """The bucket, or the server."""
-        return self._made("/".join(self.split("/")[:3]), self.user, self.query)
+        return self._made("/".join(self.split("/")[:3]), *self._hidden)
 
     @property
     def key(self) -> str:
@@ -112,12 +126,11 @@ class Url(str):
     @property
     def folder(self) -> Url:
         """The folder that it is in."""
-        return self._made(self.rpartition("/")[0], self.user, self.query) if self.key else self
+        return self._made(self.rpartition("/")[0], *self._hidden) if self.key else self
 
-    def at(self, name: str) -> Url:
-        """Return the URL of what has a name in this folder."""
-        last = quote(os.fsencode(name)) if self._is_encoded else name
-        return self._made(f"{self}/{last}", self.user, self.query)
+    def at(self, name: str) -> str:
+        """Return the URL, as it may be shown, of what has a name in this folder."""
+        return f"{self}/{quote(os.fsencode(name)) if self._is_encoded else name}"
 
     def refuse_wrong(self) -> Self:
         """Return it, if it leads to what it names.

@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import suppress
 
 from fastrecord.errors import Code
+from fastrecord.store.address import without_secrets
 
 _STATUS = re.compile(r"status code: (\d{3})([\w ]*)")
 _URL = re.compile(r"Error performing [A-Z]+ (https?://[^\s?]+)")
@@ -55,7 +56,11 @@ def status_of(error: Exception) -> int | None:
 
 
 def said(error: Exception) -> str:
-    """Return what a store has answered, or why it has not, on one line."""
+    """Return what a store has answered, or why it has not, on one line and without secrets."""
+    return without_secrets(_said(error))
+
+
+def _said(error: Exception) -> str:
     text, _, debug = str(error).partition("\nDebug source:")
     if code := _tag(text, "Code"):
         return f"{code}: {_tag(text, 'Message').removesuffix('.')}".removesuffix(": ")

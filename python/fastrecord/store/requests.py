@@ -6,6 +6,7 @@ a fork: in a forked child, requests are made by a helper process (`helper`).
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import hashlib
@@ -24,6 +25,7 @@ from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from fastrecord._core import FastRecordError, allocate
 from fastrecord.errors import Code
@@ -79,7 +81,7 @@ class Store:
     """
 
     url: Url
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     file: Url | None = None
 
     @classmethod
@@ -89,13 +91,14 @@ class Store:
         Raises:
             FastRecordError: a store would make something else of the URL.
         """
-        return cls(Url(url).refuse_wrong(), dict(options or {}))
+        folder = Url(url).refuse_wrong()
+        return cls(folder, {**folder.options, **(options or {})})
 
     @classmethod
     def of_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
         """Return the store of a file's URL, and the file's name in it; errors as in `of`."""
         file = Url(url).refuse_wrong()
-        return cls(file.folder, dict(options or {}), file if file.is_web else None), file.name
+        return cls(file.folder, {**file.options, **(options or {})}, file if file.is_web else None), file.name
 
     def __hash__(self) -> int:
         return hash(self.url)
@@ -248,7 +251,7 @@ class Store:
 
     def where(self, name: str) -> str:
         """Return the URL of an object."""
-        return self.file or self.url.at(name)
+        return str(self.file or self.url.at(name))
 
 
 # The process whose obstore has threads.
@@ -310,6 +313,9 @@ def _opened(store: Store, sending: bool = False) -> Any:
         silence = timedelta(seconds=silence_seconds * (PARALLEL if sending else 1))
         limits = {"timeout": _NO_LIMIT, "read_timeout": silence}
         options["client_options"] = limits | dict(options.get("client_options") or {})
+        if url.user:
+            password = base64.b64encode(unquote_to_bytes(url.user if ":" in url.user else f"{url.user}:")).decode()
+            options["client_options"].setdefault("default_headers", {"authorization": f"Basic {password}"})
         if url.scheme == "http" or store._is_plain:
             options["client_options"].setdefault("allow_http", True)
     try:
@@ -319,7 +325,9 @@ def _opened(store: Store, sending: bool = False) -> Any:
             return obstore.store.HTTPStore.from_url(f"{url}?{url.query}" if url.query else url, **options)
         return obstore.store.from_url(url.root, **options)
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
-        raise Code.STORE.error(f"{store.url}: no store can be opened: {said(err)}: check the URL") from None
+        # A value may be secret, or be in the place of one.
+        what = said(err) if "parse" not in str(err) else "a value of an option is wrong"
+        raise Code.STORE.error(f"{store.url}: no store can be opened: {what}: check the URL and the options") from None
 
 
 def setting(store: Store, name: str) -> float:

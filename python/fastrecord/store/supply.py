@@ -35,7 +35,7 @@ class Remote:
 
     folder: str | None = None
     limit: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def source(self, store: Store) -> Source:
         """Return the source of a folder."""

@@ -85,6 +85,7 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
                 }
                 _ => text,
             };
+            let path = if is_remote(&path) { without_secrets(&path) } else { path };
             let path = Python::attach(|py| path_text(py, &path).unbind());
             PyOSError::new_err((errno, format!("{text}{place}"), path))
         }
@@ -105,6 +106,16 @@ pub(crate) fn path_text<'py>(py: Python<'py>, path: &Path) -> Bound<'py, PyAny> 
     }
     let bytes = PyBytes::new(py, path.as_os_str().as_bytes());
     py.import("os").and_then(|os| os.call_method1("fsdecode", (bytes,))).unwrap_or_else(|_| plain())
+}
+
+/// Returns a URL without the user and the query in it, which may be secret.
+fn without_secrets(url: &Path) -> PathBuf {
+    let text = url.to_string_lossy();
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", &text));
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, server)| server);
+    let path = if scheme.starts_with("http") { path.split('?').next().unwrap_or_default() } else { path };
+    PathBuf::from(format!("{scheme}://{host}{path}"))
 }
 
 /// Reports whether a path looks like a URL, such as `s3://bucket/train.frec`.

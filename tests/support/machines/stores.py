@@ -280,8 +280,10 @@ def started() -> Iterator[Server]:
 
 
 @contextmanager
-def serving(folder: Path, *, etag: str | None = None) -> Iterator[str]:
-    """Serve the files of a folder as a web server does; yield its URL."""
+def serving(
+    folder: Path, *, etag: str | None = None, asked: list[tuple[str, str | None]] | None = None
+) -> Iterator[str]:
+    """Serve the files of a folder as a web server does; yield its URL. `asked`: gets path and user of each request."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -290,6 +292,8 @@ def serving(folder: Path, *, etag: str | None = None) -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append((self.path, self.headers.get("authorization")))
             path = folder / unquote(self.path.partition("?")[0]).rpartition("/")[2]
             if not path.is_file():
                 self.send_response(404)
