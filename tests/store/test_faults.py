@@ -299,7 +299,8 @@ def test_a_copy_in_another_store_does_not_stand_for_this_one(
 def test_a_cache_that_was_removed_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     more: dict[str, Any] = {"fields": ("data",), "cache": cache, "store_options": server.options}
-    fr.FastRecordDataset(stored.url, **more)
+    dataset = fr.FastRecordDataset(stored.url, **more)
     shutil.rmtree(cache)
-    with pytest.raises(FileNotFoundError, match="cache"):
-        fr.FastRecordDataset(stored.url, **more)
+    for use in (lambda: fr.FastRecordDataset(stored.url, **more), lambda: dataset[50]):
+        with pytest.raises(fr.FastRecordError, match=r"/cache: the cache was removed while.*start.*FR212"):
+            use()

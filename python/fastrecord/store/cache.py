@@ -16,6 +16,7 @@ import mmap
 import os
 import resource
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -256,6 +257,23 @@ class Cache:
         """Bytes that the copies take."""
         return int(self._state[_USED]) if self.is_named else 0
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Have what the system refuses meanwhile name the cache, and the way out."""
+        try:
+            yield
+        except OSError as error:
+            place = self.folder or tempfile.gettempdir()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                limit = "without cache_size" if self.limit is None else f"with cache_size={self.limit:,} bytes"
+                what = f"the disk is full, {limit}: make room there, or give less to the cache"
+                raise Code.CACHE.error(f"{place}: {what}") from error
+            if self.is_named and not os.fstat(self._change).st_nlink:
+                raise Code.CACHE.error(
+                    f"{place}: the cache was removed while this process uses it: start the process again"
+                ) from error
+            raise
+
     def reserve(self, size: int) -> None:
         """Make room for bytes that are to be written; `settle` says what became of them.
 
@@ -349,7 +367,7 @@ class Cache:
                 raise AssertionError
             if self.is_named and (answer is not None or together):
                 asked = b"%d %s" % (time.monotonic(), boot_id().strip())
-                with contextlib.suppress(PermissionError):  # another user's, in a folder with the sticky bit
+                with self.explained(), contextlib.suppress(PermissionError):  # another user's, with the sticky bit
                     write_whole(path, b"%08x %s %s\n" % (crc32c(content), asked, (etag or "").encode()) + content)
         return content
 

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self
@@ -150,6 +150,9 @@ class Room(Protocol):
     def settle(self, reserved: int, kept: int) -> None:
         """End a reservation, or a part of it: the copy counts the bytes that are kept."""
 
+    def explained(self) -> AbstractContextManager[None]:
+        """Have what the system refuses meanwhile say what the copy is a part of."""
+
 
 class _NoRoom:
     """Of a copy that counts nowhere."""
@@ -159,6 +162,10 @@ class _NoRoom:
 
     def settle(self, reserved: int, kept: int) -> None:
         """Do nothing."""
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
 
 
 class Facts:
@@ -257,7 +264,7 @@ class CachedFile:
     def open(self) -> str:
         """Bring what opening reads; return the path of the copy."""
         if not self.is_open:
-            with self._opening:  # another thread may be quicker
+            with self._room.explained(), self._opening:  # another thread may be quicker
                 try:
                     while not (self.place is None or self.open_here()):
                         self._begin(self.place)
@@ -303,6 +310,19 @@ class CachedFile:
             FastRecordError: the store does not answer, or has another file.
             CorruptFileError: a column is damaged in the store.
         """
+        with self._room.explained():
+            self._need(fields, records, payloads=payloads, whole=whole, count=count, tight=tight)
+
+    def _need(
+        self,
+        fields: Sequence[str] | None,
+        records: Numbers | None,
+        *,
+        payloads: bool,
+        whole: bool,
+        count: bool,
+        tight: bool,
+    ) -> None:
         marks = self._known_marks
         self._touch()
         names = self._known(fields)

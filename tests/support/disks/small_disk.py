@@ -313,5 +313,19 @@ def export(disk: Path, work: Path) -> None:
         shutil.rmtree(out) if out.is_dir() else out.unlink()
 
 
+@scenario
+def cache(disk: Path, work: Path) -> None:
+    write_rows(work / "in.frec", 400, largest=8_000)
+    options: dict[str, Any] = {"fields": ("data",), "cache": disk / "cache", "cache_size": "1GB"}
+    ballast = Ballast(disk)
+    dataset = fr.FastRecordDataset((work / "in.frec").as_uri(), **options)
+    for _ in range(2):
+        with pytest.raises(fr.FastRecordError, match=r"/cache: the disk is full, with cache_size=1,000,000,000.*FR212"):
+            dataset.__getitems__(range(400))
+    ballast.remove()
+    here = fr.FastRecordDataset(work / "in.frec", fields=("data",))
+    assert [*dataset.__getitems__(range(400))] == [*here.__getitems__(range(400))]
+
+
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
