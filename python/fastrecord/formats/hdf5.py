@@ -287,7 +287,10 @@ class _File:
     def _bytes_type(self, path: str, pick: Callable[[Any], Any]) -> FieldType:
         count = min(self.count, SAMPLE)
         try:
-            values = [np.asarray(each).tobytes() for each in pick(self.file_dataset(path)[:count])]
+            dataset = self.file_dataset(path)
+            long = self.too_long(dataset, 0, count)
+            good = [dataset[at] for at in range(count) if at not in long] if long else dataset[:count]
+            values = [np.asarray(each).tobytes() for each in pick(good)]
         except OSError:
             values = []
         return (common_type(values) if values else None) or FieldType("bytes")
@@ -295,6 +298,38 @@ class _File:
     def file_dataset(self, path: str) -> Any:
         """Return a data set by its field's path, or one beside the group."""
         return self.datasets[path] if path in self.datasets else self.file[path]
+
+    def too_long(self, dataset: Any, start: int, end: int) -> list[int]:
+        """Return the records whose values would be longer than the file, as only damage makes them.
+
+        The library makes room for a value before it looks whether it is there.
+        """
+        inner, string = self._h5py.check_vlen_dtype(dataset.dtype), self._h5py.check_string_dtype(dataset.dtype)
+        plist = dataset.id.get_create_plist()
+        if dataset.ndim != 1 or plist.get_nfilters() or (inner is None and (string is None or string.length)):
+            return []
+        # Each is a length of 4 bytes, the address of a heap, and a number of 4 bytes.
+        size = 8 + self.file.id.get_create_plist().get_sizes()[0]
+        raw = self._references(dataset, start, end, size)
+        counts = np.ndarray(len(raw) // size, "<u4", raw, 0, (size,)).astype(np.int64)
+        longest = os.path.getsize(self.path) // getattr(inner, "itemsize", 1)
+        return [start + at for at in np.flatnonzero(counts > longest).tolist()]
+
+    def _references(self, dataset: Any, start: int, end: int, size: int) -> bytes:
+        if not dataset.chunks:
+            offset = dataset.id.get_offset()
+            if offset is None:
+                return b""
+            with open(self.path, "rb") as file:
+                file.seek(offset + start * size)
+                return file.read((end - start) * size)
+        chunk, parts = dataset.chunks[0], []
+        for at in range(start // chunk * chunk, end, chunk):
+            data = b""
+            with suppress(OSError, RuntimeError, ValueError):  # a chunk that was never written
+                data = dataset.id.read_direct_chunk((at,))[1]
+            parts.append(data.ljust(chunk * size, b"\0")[: chunk * size])
+        return b"".join(parts)[start % chunk * size :][: (end - start) * size]
 
     def step(self, names: Sequence[str]) -> tuple[int, int]:
         """Return the number of records to read at once, and to which multiple of records they are aligned."""
@@ -315,6 +350,8 @@ class _File:
 
     def _mean(self, dataset: Any) -> int:
         with suppress(OSError):
+            if self.too_long(dataset, 0, min(self.count, 8)):
+                return 1 << 16
             values = dataset[: min(self.count, 8)]
             return sum(len(each) * getattr(each, "itemsize", 1) for each in values.reshape(-1)) // max(len(values), 1)
         return 1 << 16
@@ -423,8 +460,10 @@ class Hdf5Source(Source):
     def _block(self, file: _File, path: str, start: int, end: int, number: int, bad: dict[int, str]) -> Any:
         """Read records of a data set; the ones on damaged chunks are bad."""
         dataset = file.datasets[path]
+        long = file.too_long(dataset, start, end)
         try:
-            return dataset[start:end]
+            if not long:
+                return dataset[start:end]
         except (OSError, RuntimeError, ValueError) as err:
             reason = str(err)
         block = np.zeros((end - start, *dataset.shape[1:]), dataset.dtype)
@@ -435,6 +474,8 @@ class Hdf5Source(Source):
         while at < end:
             stop = min(at // step * step + step, end)
             try:
+                if at in long:
+                    raise ValueError("its length is damaged: it is larger than the file")
                 block[at - start : stop - start] = dataset[at:stop]
             except (OSError, RuntimeError, ValueError) as err:
                 reason = str(err)

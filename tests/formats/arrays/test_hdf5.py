@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -333,3 +334,30 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert [line.removeprefix("left out: ") for line in shown.splitlines() if line.startswith("left out")] == left
     assert fr.import_records(tmp_path / "a.h5", tmp_path / "a.frec").left_out == left
     assert "left out: soft (a link to /x)" in good("import", tmp_path / "a.h5", tmp_path / "b.frec")
+
+
+@pytest.mark.parametrize("chunks", [None, (8,)])
+def test_a_damaged_length_makes_a_bad_record_and_takes_no_memory(tmp_path: Path, chunks: tuple[int] | None) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        held = file.create_dataset("image", COUNT, h5py.vlen_dtype(np.uint8), chunks=chunks)
+        for number in range(COUNT):
+            held[number] = np.frombuffer(picture(number), np.uint8)
+        file.flush()
+        places = [held.id.get_offset()] if chunks is None else [held.id.get_chunk_info(i).byte_offset for i in range(4)]
+    data = bytearray(path.read_bytes())
+    for number in (9, 21):
+        place = places[0] + 16 * number if chunks is None else places[number // 8] + 16 * (number % 8)
+        assert int.from_bytes(data[place : place + 4], "little") == len(picture(number))
+        data[place : place + 4] = b"\xff\xff\xff\x7f"
+    path.write_bytes(data)
+    limit = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (400 << 20), limit[1]))
+    try:
+        summary = fr.import_records(path, tmp_path / "out.frec", bad_files="skip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
+    assert [place for place, _ in summary.skipped] == [f"{path}: record {number}" for number in (9, 21)]
+    with fr.Reader(tmp_path / "out.frec") as reader:
+        assert [bytes(record["image"]) for record in reader] == [picture(n) for n in range(COUNT) if n not in (9, 21)]

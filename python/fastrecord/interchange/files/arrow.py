@@ -672,7 +672,7 @@ def _fixed(kind: Any) -> tuple[str, tuple[int, ...]] | None:
 def _leaf(kind: Any, depth: int) -> Any:
     """Return the type of the items of lists that are nested `depth` times."""
     for _ in range(depth):
-        kind = kind.value_type if _is_list(kind) else None
+        kind = kind.value_type if kind is not None and _is_list(kind) else None
     return kind
 
 
