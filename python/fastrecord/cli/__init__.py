@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from fastrecord._core import FastRecordError, __version__, deliver_events
+from fastrecord.cli.options import store_option
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
 from fastrecord.store.address import without_secrets
@@ -46,6 +47,10 @@ _COMMANDS = {
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
     "plan": ("plan", "Predict the speed of a training run, and what limits it."),
 }
+_WITH_STORES = (
+    *("pack", "import", "info", "ls", "head", "stats", "browse", "diff", "extract", "select", "verify", "manifest"),
+    *("copy", "doctor"),
+)
 
 
 class _Commands(click.Group):
@@ -59,7 +64,11 @@ class _Commands(click.Group):
             return None
         module = import_module(f"fastrecord.cli.{_COMMANDS[cmd_name][0]}")
         command = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
-        return command if isinstance(command, click.Command) else None
+        if not isinstance(command, click.Command):
+            return None
+        if cmd_name in _WITH_STORES and store_option not in command.params:
+            command.params.append(store_option)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

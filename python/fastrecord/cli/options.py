@@ -37,6 +37,24 @@ class _PathOrUrl(click.Path):
         return Url(path, None if ctx is None else ctx.meta.get(_STORE))
 
 
+def _keep_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
+    pairs = [value.partition("=") for value in values]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise click.BadParameter("it is NAME=VALUE", ctx, param)  # what was given may be secret
+    ctx.meta[_STORE] = {name: value for name, _, value in pairs}
+
+
+# For each command that takes a URL, which gets the options in it.
+store_option = click.Option(
+    ["--store"],
+    multiple=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_keep_options,
+    metavar="NAME=VALUE",
+    help="An option of the object store, such as profile, region or endpoint; docs/stores.md lists them. May be "
+    "repeated.",
+)
 # Do not check readability here: the command reports unreadable files one by one and continues with
 # the rest.
 path_type = _PathOrUrl(readable=False)

@@ -16,6 +16,7 @@ from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import codes_of, with_more
 from fastrecord.store import is_url
+from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
     from fastrecord.operations.manifest import ManifestFinding
@@ -71,6 +72,8 @@ def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
         (first, *_) = sets = find_sets(path)
         named = first if isinstance(first, Named) else None
         paths = [name for part in sets for name in (part.paths if isinstance(part, Named) else part[:1])]
+        if named is not None and isinstance(named.folder, Url):
+            paths = [named.folder.file(name) for name in named.manifest.columns["name"]]
         findings = [] if named is None else check_manifest(named.folder)
     except (FastRecordError, OSError) as err:
         say(f"error: {describe(err)}", err=True)

@@ -132,6 +132,10 @@ class Url(str):
         """Return the URL, as it may be shown, of what has a name in this folder."""
         return f"{self}/{quote(os.fsencode(name)) if self._is_encoded else name}"
 
+    def file(self, name: str) -> Url:
+        """Return the URL of a file in this folder, with what is hidden in the folder's."""
+        return self._made(self.at(name), *self._hidden)
+
     def refuse_wrong(self) -> Self:
         """Return it, if it leads to what it names.
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from fastrecord.errors import Code
 from fastrecord.store.address import without_secrets
+from fastrecord.store.credentials import way_to_credentials
 
 _STATUS = re.compile(r"status code: (\d{3})([\w ]*)")
 _URL = re.compile(r"Error performing [A-Z]+ (https?://[^\s?]+)")
@@ -94,9 +95,8 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         return None
     if any(place in text for place in _MACHINE_CREDENTIALS) and not has_answered:
         says = (
-            "the environment names no credentials, and this machine has none: set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or what the store calls them, or for a public bucket AWS_SKIP_SIGNATURE=true: "
-            f"{what}"
+            f"the environment names no credentials, and this machine has none: {way_to_credentials(where)} "
+            f"(docs/stores.md): {what}"
         )
     elif "InvalidCertificate" in text:
         says = (

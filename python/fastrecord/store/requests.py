@@ -31,6 +31,7 @@ from fastrecord._core import FastRecordError, allocate
 from fastrecord.errors import Code
 from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
+from fastrecord.store.credentials import with_credentials
 from fastrecord.store.failures import NO_STORE, ShortError, is_missing, refusal, said, status_of
 from fastrecord.store.threads import Threads
 
@@ -316,7 +317,8 @@ def _opened(store: Store, sending: bool = False) -> Any:
         if url.user:
             password = base64.b64encode(unquote_to_bytes(url.user if ":" in url.user else f"{url.user}:")).decode()
             options["client_options"].setdefault("default_headers", {"authorization": f"Basic {password}"})
-        if url.scheme == "http" or store._is_plain:
+        options = with_credentials(url, options)
+        if url.scheme == "http" or _endpoint(options).startswith("http:"):
             options["client_options"].setdefault("allow_http", True)
     try:
         if url.is_local:
