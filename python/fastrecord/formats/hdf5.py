@@ -15,7 +15,9 @@ from __future__ import annotations
 import errno
 import json
 import math
+import mmap
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,6 +57,8 @@ _LARGEST_ATTRIBUTE = 1000
 # Tables of the library that are written in the end, about.
 _TABLES = 1 << 20
 _WHAT = "HDF5"
+# In a heap of values: its number, 6 bytes of counts, its size.
+_OBJECT = struct.Struct("<H6xQ")
 
 
 class Hdf5(Format):
@@ -126,7 +130,11 @@ class _File:
     def __init__(self, path: str, group: str, chosen: Sequence[str]) -> None:
         self.path = path
         self._h5py = library("h5py", "hdf5", _WHAT)
-        os.stat(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._data: Any = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
+        # Address of a heap of values -> whether it never ends.
+        self._heaps: dict[int, bool] = {}
         try:
             self.file = self._h5py.File(path, "r", rdcc_nbytes=_CACHE)
         except OSError as err:
@@ -300,29 +308,48 @@ class _File:
         return self.datasets[path] if path in self.datasets else self.file[path]
 
     def too_long(self, dataset: Any, start: int, end: int) -> list[int]:
-        """Return the records whose values would be longer than the file, as only damage makes them.
+        """Return the records whose values are longer than the file, or in a heap that never ends.
 
-        The library makes room for a value before it looks whether it is there.
+        Only damage makes them. The library makes room for a value before it looks whether it is there,
+        and never returns from such a heap.
         """
         inner, string = self._h5py.check_vlen_dtype(dataset.dtype), self._h5py.check_string_dtype(dataset.dtype)
         plist = dataset.id.get_create_plist()
         if dataset.ndim != 1 or plist.get_nfilters() or (inner is None and (string is None or string.length)):
             return []
         # Each is a length of 4 bytes, the address of a heap, and a number of 4 bytes.
-        size = 8 + self.file.id.get_create_plist().get_sizes()[0]
+        address, length = self.file.id.get_create_plist().get_sizes()
+        size = 8 + address
         raw = self._references(dataset, start, end, size)
         counts = np.ndarray(len(raw) // size, "<u4", raw, 0, (size,)).astype(np.int64)
-        longest = os.path.getsize(self.path) // getattr(inner, "itemsize", 1)
-        return [start + at for at in np.flatnonzero(counts > longest).tolist()]
+        longest = len(self._data) // getattr(inner, "itemsize", 1)
+        bad = counts > longest
+        if (address, length) == (8, 8):
+            heaps, heap_of = np.unique(np.ndarray(len(counts), "<u8", raw, 4, (size,)), return_inverse=True)
+            bad |= np.array([self._endless(heap) for heap in heaps.tolist()], bool)[heap_of]
+        return [start + at for at in np.flatnonzero(bad).tolist()]
+
+    def _endless(self, at: int) -> bool:
+        """Return whether a heap has free space of no size, which the library would walk for ever."""
+        if at in self._heaps:
+            return self._heaps[at]
+        found, data = False, self._data
+        if 0 < at < len(data) - 16 and data[at : at + 4] == b"GCOL":
+            end = min(at + int.from_bytes(data[at + 8 : at + 16], "little"), len(data))
+            place = at + 16
+            while place + 16 <= end and not found:
+                index, size = _OBJECT.unpack_from(data, place)
+                found = index == 0 and size < 16
+                place += size if index == 0 else 16 + -(-size // 8) * 8
+        self._heaps[at] = found
+        return found
 
     def _references(self, dataset: Any, start: int, end: int, size: int) -> bytes:
         if not dataset.chunks:
             offset = dataset.id.get_offset()
             if offset is None:
                 return b""
-            with open(self.path, "rb") as file:
-                file.seek(offset + start * size)
-                return file.read((end - start) * size)
+            return bytes(self._data[offset + start * size : offset + end * size])
         chunk, parts = dataset.chunks[0], []
         for at in range(start // chunk * chunk, end, chunk):
             data = b""
@@ -475,7 +502,7 @@ class Hdf5Source(Source):
             stop = min(at // step * step + step, end)
             try:
                 if at in long:
-                    raise ValueError("its length is damaged: it is larger than the file")
+                    raise ValueError("its length is larger than the file, or its heap is damaged")
                 block[at - start : stop - start] = dataset[at:stop]
             except (OSError, RuntimeError, ValueError) as err:
                 reason = str(err)

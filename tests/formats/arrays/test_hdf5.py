@@ -361,3 +361,17 @@ def test_a_damaged_length_makes_a_bad_record_and_takes_no_memory(tmp_path: Path,
     assert [place for place, _ in summary.skipped] == [f"{path}: record {number}" for number in (9, 21)]
     with fr.Reader(tmp_path / "out.frec") as reader:
         assert [bytes(record["image"]) for record in reader] == [picture(n) for n in range(COUNT) if n not in (9, 21)]
+
+
+def test_a_heap_that_the_library_would_walk_for_ever_makes_bad_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["note"] = np.array([f"text {number}" for number in range(COUNT)], h5py.string_dtype())
+        file["number"] = np.arange(COUNT)
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"GCOL")
+    data[heap + 16 : heap + 32] = bytes(16)
+    path.write_bytes(data)
+    with pytest.raises(fr.FastRecordError, match=r"no record is good; .*its heap is damaged"):
+        fr.import_records(path, tmp_path / "out.frec", bad_files="skip")
+    assert fr.import_records(path, tmp_path / "out.frec", settings={"datasets": "number"}).records == COUNT
