@@ -88,3 +88,12 @@ def test_a_page_for_newcomers_cites_only_numbers_that_were_measured(page: Path) 
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     claims = re.findall(r"(\d[\d.,]*) (?:x as|ns|ms|images/s)|(?<=\| )(\d,\d{3})(?= \|)", text)
     assert {number for claim in claims for number in claim if number} - measured == set()
+
+
+def test_the_search_has_what_it_needs_without_a_server(site: Path) -> None:
+    """Opened from disk, a page can fetch nothing and start no worker: the index and the worker are scripts."""
+    assert (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index = {")
+    for page in (site / "index.html", site / "api" / "files.html"):
+        scripts = re.findall(r'<script src="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert [Path(script).name.split(".")[0] for script in scripts][:2] == ["iframe-worker", "bundle"]
+        assert all((page.parent / script).is_file() for script in scripts)
