@@ -93,3 +93,23 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_store(command: str) -> None:
                     assert process.wait(timeout=30) == 130
             finally:
                 process.kill()
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "copy"])
+def test_ctrl_c_while_a_store_answers_429_ends_as_it_always_does(command: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        url = f"http://127.0.0.1:{busy.getsockname()[1]}/train/"
+        line = [sys.executable, "-m", "fastrecord", command, url, *([str(tmp_path)] if command == "copy" else [])]
+        with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                busy.settimeout(60)
+                for _ in range(3):
+                    connection, _ = busy.accept()
+                    with connection:
+                        assert connection.recv(1 << 16)
+                        connection.sendall(b"HTTP/1.1 429 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=30)[1] == "interrupted\n"
+                assert process.returncode == 130
+            finally:
+                process.kill()

@@ -8,7 +8,7 @@ from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
 from tests.torture.readers import readers
-from tests.torture.stores import keys, small_caches, store_kills
+from tests.torture.stores import keys, small_caches, store_faults, store_kills
 from tests.torture.training import leftovers, nodes, resume, resume_order
 
 EXPERIMENTS: list[Experiment] = [
@@ -28,6 +28,7 @@ EXPERIMENTS: list[Experiment] = [
     leaks.EXPERIMENT,
     leftovers.EXPERIMENT,
     store_kills.EXPERIMENT,
+    store_faults.EXPERIMENT,
     threads.RANDOM_SCHEDULES,
     threads.EVERY_SCHEDULE,
     small_caches.EXPERIMENT,

@@ -162,6 +162,11 @@ class _Ends:
         found = read_manifest(self.src) if self.is_upload else remote_manifest(self.store)[0]
         if found is None:
             raise no_manifest(self.src)
+        # It has no checksum of its own.
+        if not self.is_upload and remote_manifest(self.store)[0] != found:
+            raise Code.REPLACED.error(
+                f"{self.store.where(NAME)}: has been replaced just now, or {_ON_THE_WAY}: run the command again"
+            )
         return found
 
     def present(self) -> tuple[Manifest | None, str | None]:
@@ -283,7 +288,15 @@ def put_remote_manifest(store: Store, manifest: Manifest, etag: str | None) -> N
     """
     mode: Any = "create" if manifest.generation == 1 else {"e_tag": etag}
     try:
-        store.put(NAME, manifest.dump(), mode=mode)
+        for _ in range(_ATTEMPTS):
+            store.put(NAME, manifest.dump(), mode=mode)
+            found = store.get(NAME)
+            with suppress(CorruptFileError):
+                now = Manifest.parse(bytes(found.data), store.where(NAME))
+                if now == manifest or now.generation > manifest.generation:
+                    return  # it is this one, or another has followed it
+            mode = {"e_tag": found.etag}
+        raise Code.STORE.error(f"{store.where(NAME)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
     except FileExistsError:
         if remote_manifest(store)[0] == manifest:
             return  # an answer was lost, and the request made again

@@ -21,6 +21,8 @@ from urllib.parse import unquote
 import boto3
 import obstore
 
+# Longer than clients in tests wait for an answer.
+_SILENCE = 10
 _SKIPPED = {"transfer-encoding", "connection", "content-length", "date", "server"}
 
 
@@ -45,7 +47,9 @@ class Fault:
 
     Attributes:
         kind: a status such as "503", "cut" (the connection ends amid the body), "short" (the body is
-            shorter than the range, and says so), "etag" (another one), "no etag", "flip" (a bit of the body).
+            shorter than the range, and says so), "etag" (another one), "no etag", "flip" (a bit of what is
+            sent, or of the answer), "lost" (it is done, and the connection ends), "silent" (nothing is done,
+            and nothing comes).
         times: How often.
         match: For which requests.
     """
@@ -63,6 +67,7 @@ class Server:
         port: Of the proxy.
         latency: Seconds before each answer.
         bandwidth: Bytes a second of all answers together; None: as many as there are.
+        secret: The secret access key.
         etag: What the fault "etag" answers.
         faults: What happens to requests.
         requests: What has come.
@@ -72,6 +77,7 @@ class Server:
     port: int = 0
     latency: float = 0.0
     bandwidth: float | None = None
+    secret: str = "test"
     etag: str = '"0123456789abcdef0123456789abcdef"'
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[Request] = field(default_factory=list)
@@ -85,7 +91,7 @@ class Server:
             "endpoint": f"http://127.0.0.1:{self.port}",
             "region": "us-east-1",
             "access_key_id": "test",
-            "secret_access_key": "test",
+            "secret_access_key": self.secret,
         }
 
     def reset(self) -> None:
@@ -175,6 +181,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             request = Request(self.command, self.path.partition("?")[0], self.headers.get("range"))
             kind = server.fault_for(request)
             time.sleep(server.latency)
+            if kind == "silent":
+                time.sleep(_SILENCE)
+                self.close_connection = True
+                return
             if kind is not None and kind.isdigit():
                 self.send_response(int(kind))
                 self.send_header("content-length", "0")
@@ -183,6 +193,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             if kind == "flip" and self.command == "PUT" and body:
                 body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 16]) + body[len(body) // 2 + 1 :]
             status, headers, content = self.forward(body)
+            if kind == "lost":
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
             if kind == "short":
                 content = content[: len(content) // 2]
             if kind == "flip" and content:
@@ -263,20 +277,27 @@ def started() -> Iterator[Server]:
             connection.request("PUT", "/bucket", headers={"host": "127.0.0.1"})
             assert connection.getresponse().read() is not None
             connection.close()
-            server = Server(port)
-            proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
-            proxy.daemon_threads = True
-            server.port = proxy.server_address[1]
-            thread = threading.Thread(target=proxy.serve_forever, daemon=True)
-            thread.start()
-            try:
+            with before(port) as server:
                 yield server
-            finally:
-                proxy.shutdown()
-                proxy.server_close()
-                thread.join()
         finally:
             process.kill()
+
+
+@contextmanager
+def before(port: int, secret: str = "test") -> Iterator[Server]:
+    """Put a proxy before an S3 server that runs, whose access key is "test" and whose bucket "bucket"."""
+    server = Server(port, secret=secret)
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
+    proxy.daemon_threads = True
+    server.port = proxy.server_address[1]
+    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()
 
 
 @contextmanager
