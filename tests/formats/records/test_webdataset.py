@@ -415,3 +415,29 @@ def test_arrays_of_objects_stay_bytes_and_are_never_loaded(tmp_path: Path) -> No
     bad = [why for rows in opened(tmp_path / "b.tar").read(0, ["npy"]) for why in rows.bad.values()]
     assert len(bad) == 1
     assert "not loaded" in bad[0]
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_long_name_with_a_slash_at_byte_100_comes_in(tmp_path: Path, form: int) -> None:
+    names = [f"a/{'b/' * 60}{number}" for number in range(3)]
+    write_tar(tmp_path / "a.tar", {f"{name}.cls": b"%d" % at for at, name in enumerate(names)}, format=form)
+    assert take(opened(tmp_path / "a.tar")) == {"cls": [0, 1, 2], "__key__": names}
+
+
+def test_names_that_lead_elsewhere_are_keys_and_nothing_else(tmp_path: Path) -> None:
+    names = ["../../evil", "/abs/evil", "a/../../evil", "C:\\evil", "~/evil", "$(touch x)", "-rf"]
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(f"{name}.cls")
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            info = tarfile.TarInfo(f"link{kind.decode()}.cls")
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    summary = fr.import_records(tmp_path / "a.tar", tmp_path / "a/b/out.frec", bad_files="skip")
+    assert (summary.records, len(summary.skipped)) == (len(names), 4)
+    with fr.Reader(tmp_path / "a/b/out.frec") as reader:
+        assert [record["key"] for record in reader] == names
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "a.tar", "b", "out.frec"]

@@ -145,7 +145,8 @@ class TarReader:
             if header[157]:
                 self.link = header[157:257].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if self.kind in _REGULAR:
-            self.kind = b"5" if self.name.endswith("/") else b"0"
+            # A name may be cut after a slash, where a header before it has the whole one.
+            self.kind = b"5" if self.kind == b"\0" and self.name.endswith("/") else b"0"
 
     def _settle(self, special: dict[str, str], position: int) -> None:
         """Apply extended headers to the current member, and set how many bytes it has."""
