@@ -25,6 +25,11 @@ SCHEMA = fr.Schema(
         "rows": fr.array("uint8", (None, 4)),
         "grid": fr.array("float32", (300, 100)),
         "label": fr.int64(),
+        "text": fr.string(),
+        "json": fr.json(),
+        "list": fr.list_(fr.string()),
+        "small": fr.array("uint8", (3,)),
+        "mask": fr.array("uint8", (None, None)),
     }
 )
 
@@ -47,11 +52,18 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "rows": np.full((200_000 + number, 4), number, np.uint8),
                 "grid": np.full((300, 100), number, np.float32),
                 "label": number,
+                "text": f"text {number}",
+                "json": {"number": number},
+                "list": [f"one of {number}", "two"],
+                "small": np.full(3, number, np.uint8),
+                "mask": np.full((2, 3), number, np.uint8),
             }
             writer.append(values)
     return path
 
 
+# Many numbers of records.
+MANY = "r = core.Reader(path); n = np.zeros(300_000, np.int64)"
 # For each case: the setup before the memory limit, and the action after it.
 WORK = {
     "open": ("", "core.Reader(path)"),
@@ -59,7 +71,19 @@ WORK = {
     "copies": ("r = core.Reader(path)", "r.read_batch(range(12), copy=True)"),
     "records": ("r = core.Reader(path)", "[r[i] for i in range(12)]"),
     "padded": ("r = core.Reader(path)", "r.read_batch(range(12), ['rows'])['rows'].padded()"),
-    "many rows": ("r = core.Reader(path); n = np.zeros(2_000_000, np.int64)", "r.read_batch(n, ['label'])"),
+    "many rows": (MANY, "r.read_batch(n, ['label', 'small'])"),
+    "many views": (MANY, "b = r.read_batch(n, ['data', 'image']); b['data'].lengths; b['data'].tolist()"),
+    "many shapes": (MANY, "b = r.read_batch(n, ['mask'])['mask']; b.shapes; b.packed(); b.padded(); b.tolist()"),
+    "many texts": (MANY, "b = r.read_batch(n, ['text', 'json', 'list']); b['text'], b['json']"),
+    "many copies": (MANY, "r.read_batch(n, ['mask', 'small', 'label'], copy=True)['mask'].tolist()"),
+    "into": (
+        MANY + "; out = bytearray(12 * len(n))",
+        "r.read_batch_into(n, 'mask', out); r.read_batch_into(n, 'small', out)",
+    ),
+    "lengths": (MANY, "[r.lengths(name, n) for name in ('image', 'data', 'packed', 'rows', 'grid', 'mask', 'text')]"),
+    "checksums": (MANY, "r.checksums('data', n); core.side_kinds(r, 'image', n)"),
+    "indices": (MANY, "r.lengths('grid', n[::-1]); r.lengths('grid', n.astype('u4')); r.lengths('grid', n.tolist())"),
+    "parts": (MANY, "core.payload_parts(r, 'data', n); r.prefetch(n[:9], 'data'); r.column('label', copy=True)"),
     "decode": ("r = core.Reader(path); d = bytes(r[0]['image'])", "core.decode_image(d)"),
     "decode records": ("r = core.Reader(path)", "core.decode_records(r, range(6), 'image')"),
     "append": (

@@ -103,6 +103,16 @@ pub(crate) fn keep_freed() {
     });
 }
 
+/// Collects items into a new vector.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn collected<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
+    let mut made = room(items.len())?;
+    made.extend(items);
+    Ok(made)
+}
+
 /// Copies items into a new vector.
 ///
 /// # Errors

@@ -37,8 +37,8 @@ pub(crate) fn fill_parts(
     threads: usize,
     control: &dyn Control,
     out: &mut [u8],
-    offsets: Vec<u64>,
-    groups: Vec<Range<usize>>,
+    offsets: &[u64],
+    groups: &[Range<usize>],
     fill: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Sync,
 ) -> Result<()> {
     assert!(offsets.windows(2).all(|pair| pair[0] <= pair[1]), "offsets must not fall");

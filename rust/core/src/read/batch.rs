@@ -44,9 +44,9 @@ impl Reader {
             && let Some(bytes) = array.nbytes()
         {
             self.own(records)?;
-            return Ok(vec![bytes; records.len()]);
+            return memory::collected(records.iter().map(|_| bytes));
         }
-        Ok(self.extents(field, records)?.iter().map(Extent::length).collect())
+        memory::collected(self.extents(field, records)?.iter().map(Extent::length))
     }
 
     /// The bytes of all values of a field, and their stored bytes. Reads the index entry of every
@@ -97,20 +97,22 @@ impl Reader {
             Verify::Once => records.iter().fold(true, |known, &record| known & is_set(bits, record)),
             Verify::Always => false,
         };
-        let (due, found): (Vec<u64>, Vec<Extent>) = if known {
-            Default::default()
-        } else {
-            let due = records.iter().zip(&extents);
-            due.filter(|(record, extent)| !extent.missing && Self::is_due_in(bits, **record, verify)).unzip()
-        };
+        let (mut due, mut found) = (Vec::new(), Vec::new());
+        if !known {
+            (due, found) = (memory::room(records.len())?, memory::room(records.len())?);
+            for (&record, &extent) in records.iter().zip(&extents) {
+                if !extent.missing && Self::is_due_in(bits, record, verify) {
+                    due.push(record);
+                    found.push(extent);
+                }
+            }
+        }
         if !due.is_empty() {
             self.check_all(field, due, found, verify, cold, control)?;
         } else if cold {
             self.ask_unless(&extents, control)?;
         }
-        let mut ranges = memory::room(extents.len())?;
-        ranges.extend(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length()))));
-        Ok(Some(ranges))
+        memory::collected(extents.iter().map(|e| (!e.missing).then_some((e.offset, e.length())))).map(Some)
     }
 
     /// Copies the values of records into `out` on all threads, without gaps. Returns the N + 1
@@ -132,12 +134,13 @@ impl Reader {
             && let Some(bytes) = array.nbytes().filter(|_| !self.kind(field).has_payloads())
         {
             self.values_into(field, records, out)?;
-            return Ok((0..=records.len() as u64).map(|i| i * bytes).collect());
+            let bounds = records.len() + 1;
+            return memory::collected((0..bounds).map(|i| i as u64 * bytes));
         }
         let extents = self.extents(field, records)?;
         let starts = self.fitting_starts(&extents, out.len() as u64)?;
         self.all_there(field, records, &extents)?;
-        self.copy(field, records, extents, &starts, out, verify, control)?;
+        self.copy(field, records, &extents, &starts, out, verify, control)?;
         Ok(starts)
     }
 
@@ -154,7 +157,7 @@ impl Reader {
     ) -> Result<(Vec<u8>, Vec<u64>)> {
         let extents = self.extents(field, records)?;
         self.all_there(field, records, &extents)?;
-        self.copy_to_new(field, records, extents, verify, control)
+        self.copy_to_new(field, records, &extents, verify, control)
     }
 
     /// As [`Reader::read_batch_copy`], but returns the offset and length of each value in the
@@ -170,22 +173,22 @@ impl Reader {
         control: &dyn Control,
     ) -> Result<(Vec<u8>, Ranges)> {
         let extents = self.extents(field, records)?;
-        let missing: Vec<bool> = extents.iter().map(|e| e.missing).collect();
-        let (bytes, starts) = self.copy_to_new(field, records, extents, verify, control)?;
+        let missing = memory::collected(extents.iter().map(|e| e.missing))?;
+        let (bytes, starts) = self.copy_to_new(field, records, &extents, verify, control)?;
         let ranges = starts.windows(2).zip(missing);
-        let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0]))).collect();
-        Ok((bytes, ranges))
+        let ranges = ranges.map(|(pair, missing)| (!missing).then_some((pair[0], pair[1] - pair[0])));
+        Ok((bytes, memory::collected(ranges)?))
     }
 
     fn copy_to_new(
         &self,
         field: FieldIndex,
         records: &[u64],
-        extents: Vec<Extent>,
+        extents: &[Extent],
         verify: Verify,
         control: &dyn Control,
     ) -> Result<(Vec<u8>, Vec<u64>)> {
-        let starts = self.fitting_starts(&extents, u64::MAX)?;
+        let starts = self.fitting_starts(extents, u64::MAX)?;
         let size = total_of(&starts);
         // Callers copy values out of the batch, which would be freed and allocated page by page.
         memory::keep_freed();
@@ -217,30 +220,29 @@ impl Reader {
         &self,
         field: FieldIndex,
         records: &[u64],
-        extents: Vec<Extent>,
+        extents: &[Extent],
         starts: &[u64],
         out: &mut [u8],
         verify: Verify,
         control: &dyn Control,
     ) -> Result<()> {
         let total = total_of(starts);
-        let ahead = self.must_ask(&extents, total, self.disk_was_read());
+        let ahead = self.must_ask(extents, total, self.disk_was_read());
         if total < ALONE || self.threads() == 1 {
-            self.copy_alone(field, records, &extents, starts, out, (verify, ahead), control)
+            self.copy_alone(field, records, extents, starts, out, (verify, ahead), control)
         } else {
-            let groups = groups_of(starts);
+            let groups = groups_of(starts)?;
             if ahead {
-                self.ask_first(&extents, &groups);
+                self.ask_first(extents, &groups);
             }
-            let (this, records, all) = (self.clone(), records.to_vec(), groups.clone());
-            let fill = move |group: usize, i: usize, part: &mut [u8]| {
+            let fill = |group: usize, i: usize, part: &mut [u8]| {
                 // Once per group, at its first record.
-                if ahead && all[group].start == i {
-                    this.ask_ahead_of(group, &extents, &all);
+                if ahead && groups[group].start == i {
+                    self.ask_ahead_of(group, extents, &groups);
                 }
-                this.copy_one(field, records[i], &extents[i], part, verify)
+                self.copy_one(field, records[i], &extents[i], part, verify)
             };
-            fill_parts(&Pool::current(), self.threads(), control, out, starts.to_vec(), groups, fill)
+            fill_parts(&Pool::current(), self.threads(), control, out, starts, &groups, fill)
         }
     }
 
@@ -288,7 +290,7 @@ impl Reader {
         let total = total_of(&starts);
         let ahead = self.must_ask(&extents, total, cold);
         let threads = if total < ALONE { 1 } else { self.threads() };
-        let groups = groups_of(&starts);
+        let groups = groups_of(&starts)?;
         if ahead {
             self.ask_first(&extents, &groups);
         } else {

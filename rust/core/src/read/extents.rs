@@ -64,7 +64,7 @@ impl Reader {
     /// # Errors
     /// A damaged index, or a field without payloads.
     pub fn checksums(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u32>> {
-        Ok(self.extents(field, records)?.iter().map(|extent| extent.crc).collect())
+        memory::collected(self.extents(field, records)?.iter().map(|extent| extent.crc))
     }
 
     /// The further checks of the extents of arrays and lists.
@@ -100,9 +100,10 @@ impl Reader {
     pub fn shapes(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<u64>> {
         match self.kind(field) {
             FieldType::Array(array) if array.nbytes().is_some() => {
-                let shape: Vec<u64> = array.shape().iter().flatten().copied().collect();
                 self.own(records)?;
-                Ok(shape.repeat(records.len()))
+                let mut shapes = memory::room(records.len().saturating_mul(array.shape().len()))?;
+                records.iter().for_each(|_| shapes.extend(array.shape().iter().flatten()));
+                Ok(shapes)
             }
             FieldType::Array(array) => {
                 let extents = self.extents(field, records)?;
@@ -122,7 +123,7 @@ impl Reader {
     ) -> Result<Vec<u64>> {
         let variable = array.variable();
         // An unknown dimension keeps a value that no array has.
-        let mut dims = vec![u64::MAX; records.len() * variable];
+        let mut dims = memory::collected((0..records.len() * variable).map(|_| u64::MAX))?;
         if variable > 1 {
             for part in 0..variable {
                 let column = self.inner.index.column(field, Part(1 + part as u8));
@@ -139,7 +140,7 @@ impl Reader {
                 *dim = array.shape_of_bytes(extent.length()).unwrap_or(u64::MAX);
             }
         }
-        let mut shapes = Vec::with_capacity(records.len() * array.shape().len());
+        let mut shapes = memory::room(records.len() * array.shape().len())?;
         for (i, extent) in extents.iter().enumerate() {
             if extent.missing {
                 shapes.resize(shapes.len() + array.shape().len(), 0);

@@ -6,6 +6,7 @@ use crate::format::dtype::ArrayType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
+use crate::memory;
 use crate::parallel::disjoint::fill_parts;
 use crate::parallel::pool::Pool;
 use crate::read::payload::resized;
@@ -16,18 +17,18 @@ use crate::read::seen::Verify;
 use crate::read::source::Source;
 
 /// The payloads of a batch, for work that needs each payload as a whole.
-struct PayloadSource {
-    reader: Reader,
+struct PayloadSource<'a> {
+    reader: &'a Reader,
     field: FieldIndex,
-    records: Records<'static>,
+    records: &'a Records<'a>,
     extents: Vec<Extent>,
 }
 
-impl PayloadSource {
+impl PayloadSource<'_> {
     /// Calls `work` with a record's value: in place in the mapping if possible, otherwise as a
     /// copy.
     fn with<T>(&self, i: usize, verify: Verify, work: impl FnOnce(&[u8]) -> T) -> Result<T> {
-        let (reader, extent, record) = (&self.reader, &self.extents[i], self.records[i]);
+        let (reader, extent, record) = (self.reader, &self.extents[i], self.records[i]);
         if let (Source::Mapped(map), true) = (&reader.inner.random, extent.is_plain()) {
             let outcome = map.read(|bytes| {
                 let stored = reader.stored_in(extent, bytes)?;
@@ -49,7 +50,7 @@ impl PayloadSource {
 impl Reader {
     /// Looks up the extents of records, and asks the kernel for the payloads if they may not be in
     /// memory.
-    fn payload_source(&self, field: FieldIndex, records: &Records<'_>) -> Result<PayloadSource> {
+    fn payload_source<'a>(&'a self, field: FieldIndex, records: &'a Records<'a>) -> Result<PayloadSource<'a>> {
         let extents = self.extents(field, records)?;
         if let Some(i) = extents.iter().position(|e| e.missing) {
             return Err(self.missing(field, records[i]));
@@ -57,7 +58,7 @@ impl Reader {
         if self.disk_was_read() {
             self.ask_all(&extents);
         }
-        Ok(PayloadSource { reader: self.clone(), field, records: records.clone().into_owned(), extents })
+        Ok(PayloadSource { reader: self, field, records, extents })
     }
 
     /// Copies the arrays of records into `out` on all threads, each in a block of the shape `most`.
@@ -93,14 +94,15 @@ impl Reader {
             return Err(self.wrong_type(field, "an array is larger than the block it is to be padded to"));
         }
         let source = self.payload_source(field, records)?;
-        let starts: Vec<u64> = (0..=records.len() as u64).map(|i| i * block).collect();
-        let (most, value, last) = (most.to_vec(), value.to_vec(), dims.saturating_sub(1));
-        let fill = move |_: usize, i: usize, part: &mut [u8]| {
+        let bounds = records.len() + 1;
+        let starts = memory::collected((0..bounds).map(|i| i as u64 * block))?;
+        let last = dims.saturating_sub(1);
+        let fill = |_: usize, i: usize, part: &mut [u8]| {
             let shape = &shapes[i * dims..(i + 1) * dims];
-            source.with(i, verify, |bytes| pad(bytes, shape, part, &most, &value, 0, last))
+            source.with(i, verify, |bytes| pad(bytes, shape, part, most, value, 0, last))
         };
-        let groups = groups_of(&starts);
-        fill_parts(&Pool::current(), self.threads(), control, out, starts, groups, fill)
+        let groups = groups_of(&starts)?;
+        fill_parts(&Pool::current(), self.threads(), control, out, &starts, &groups, fill)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
+use crate::memory;
 use crate::read::reader::Reader;
 use crate::read::records::Records;
 use crate::sys;
@@ -25,16 +26,20 @@ const SAMPLE: usize = 8;
 const GROUPS_AHEAD: usize = WINDOW.div_ceil(GROUP) as usize;
 
 /// Ranges of neighbouring positions of about [`GROUP`] bytes each.
-pub(crate) fn groups_of(starts: &[u64]) -> Vec<Range<usize>> {
+///
+/// # Errors
+/// [`crate::Error::Memory`].
+pub(crate) fn groups_of(starts: &[u64]) -> Result<Vec<Range<usize>>> {
     let mut groups = Vec::new();
     let mut first = 0;
     for next in 1..starts.len() {
         if starts[next] - starts[first] >= GROUP || next + 1 == starts.len() {
+            memory::reserve(&mut groups, 1)?;
             groups.push(first..next);
             first = next;
         }
     }
-    groups
+    Ok(groups)
 }
 
 impl Reader {

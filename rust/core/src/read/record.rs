@@ -11,6 +11,7 @@ use crate::format::dtype::DType;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
+use crate::memory;
 use crate::read::payload::resized;
 use crate::read::reader::Reader;
 use crate::read::records::Records;
@@ -83,14 +84,13 @@ impl Reader {
             return Err(self.wrong_type(field, "it has no text"));
         }
         let extents = self.extents(field, records)?;
-        let text = |(i, extent): (usize, &Extent)| {
-            if extent.missing {
-                return Ok(None);
-            }
-            let bytes = self.read_checked(field, records[i], extent)?;
-            String::from_utf8(bytes).map(Some).map_err(|_| self.damaged(field, records[i], Damage::Text))
-        };
-        extents.iter().enumerate().map(text).collect()
+        let mut texts = memory::room(extents.len())?;
+        for (extent, &record) in extents.iter().zip(records.iter()) {
+            let bytes = if extent.missing { None } else { Some(self.read_checked(field, record, extent)?) };
+            let text = bytes.map(String::from_utf8).transpose();
+            texts.push(text.map_err(|_| self.damaged(field, record, Damage::Text))?);
+        }
+        Ok(texts)
     }
 
     /// A copy of one value, decompressed, read by a system call. Compressed values are always

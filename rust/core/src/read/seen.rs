@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::schema::{FieldIndex, Schema};
+use crate::memory;
 
 /// When the CRC of a payload is checked. Compressed values, texts and lists are always checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,12 +31,8 @@ pub(crate) struct Seen {
 
 /// Returns no bits if memory is short; each payload is then checked every time.
 fn zeros(records: u64) -> Box<[AtomicU64]> {
-    let words = records.div_ceil(64) as usize;
-    let mut bits = Vec::new();
-    if bits.try_reserve_exact(words).is_ok() {
-        bits.resize_with(words, AtomicU64::default);
-    }
-    bits.into_boxed_slice()
+    let words = 0..records.div_ceil(64) as usize;
+    memory::collected(words.map(|_| AtomicU64::default())).unwrap_or_default().into_boxed_slice()
 }
 
 impl Seen {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
 
 use fastrecord_core::Schema;
-use fastrecord_core::memory::copied;
+use fastrecord_core::memory::{collected, copied, room};
 
 use crate::error::NO_MEMORY;
 use crate::error::{SchemaError, coded, to_py};
@@ -25,11 +25,15 @@ fn out_of_range(number: impl std::fmt::Display) -> PyErr {
 /// Takes record numbers from any 1-D sequence or array of integers.
 pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(array) = given.extract::<PyReadonlyArray1<'_, i64>>() {
-        let Ok(numbers) = array.as_slice() else { return Ok(array.as_array().to_vec()) };
+        let Ok(numbers) = array.as_slice() else { return collected(array.as_array().iter().copied()).map_err(to_py) };
         return copied(numbers).map_err(to_py);
     }
     if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() || given.is_instance_of::<PyRange>() {
-        return given.try_iter()?.map(|item| index(&item?)).collect();
+        let mut numbers = room(given.len()?).map_err(to_py)?;
+        for item in given.try_iter()? {
+            numbers.push(index(&item?)?);
+        }
+        return Ok(numbers);
     }
     let array = given.py().import("numpy")?.call_method1("asarray", (given,))?;
     if array.getattr("ndim")?.extract::<usize>()? != 1 {
@@ -40,13 +44,15 @@ pub(crate) fn indices(given: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         return Ok(Vec::new());
     }
     match kind.as_str() {
-        "i" => {
-            Ok(array.call_method1("astype", ("int64",))?.extract::<PyReadonlyArray1<'_, i64>>()?.as_array().to_vec())
-        }
+        "i" => indices(&array.call_method1("astype", ("int64",))?),
         "u" => {
             let numbers = array.call_method1("astype", ("uint64",))?;
             let numbers = numbers.extract::<PyReadonlyArray1<'_, u64>>()?;
-            numbers.as_array().iter().map(|&n| i64::try_from(n).map_err(|_| out_of_range(n))).collect()
+            let mut fitting = room(numbers.as_array().len()).map_err(to_py)?;
+            for &number in numbers.as_array() {
+                fitting.push(i64::try_from(number).map_err(|_| out_of_range(number))?);
+            }
+            Ok(fitting)
         }
         _ => Err(not_indices(&format!(
             "of dtype {} (a mask is turned into numbers by numpy.flatnonzero)",
@@ -74,6 +80,18 @@ pub(crate) fn int64_array(py: Python<'_>, values: Vec<u64>) -> Bound<'_, PyAny> 
     PyArray1::from_vec(py, values.into_iter().map(u64::cast_signed).collect()).into_any()
 }
 
+/// Creates a list; too little memory is a `MemoryError`.
+pub(crate) fn list_of<'py>(
+    py: Python<'py>,
+    items: impl Iterator<Item = PyResult<Bound<'py, PyAny>>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for item in items {
+        list.append(item?)?;
+    }
+    Ok(list)
+}
+
 /// Takes an int64 array of positions, each at least 0.
 pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<Vec<u64>> {
     if given.ndim() != 1 {
@@ -83,7 +101,11 @@ pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<V
         let position = u64::try_from(p).ok().filter(|&p| p < n);
         position.ok_or_else(|| PyIndexError::new_err(format!("position {p} is out of range: there are {n}")))
     };
-    given.as_array().iter().map(check).collect()
+    let mut checked = room(given.as_array().len()).map_err(to_py)?;
+    for position in given.as_array() {
+        checked.push(check(position)?);
+    }
+    Ok(checked)
 }
 
 /// Converts a Python mapping to a JSON object. Refuses NaN and values that JSON lacks.

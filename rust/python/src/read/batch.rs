@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fastrecord_core::memory::collected;
 use fastrecord_core::{FieldIndex, FieldType, Records};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyString};
 
 use crate::convert::buffers::slice;
-use crate::convert::indices::int64_array;
+use crate::convert::indices::{int64_array, list_of};
 use crate::error::to_py;
 use crate::read::state::ReaderState;
 
@@ -53,18 +54,14 @@ impl Batch {
                     return Ok(list.clone_ref(py));
                 }
                 let texts = py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py)?;
-                let list = if self.state.reader.schema()[*position].kind == FieldType::Json {
-                    let parse = |(text, &record): (Option<String>, &u64)| match text {
-                        Some(text) => self.state.parsed(py, *position, record, &text),
-                        None => Ok(py.None().into_bound(py)),
-                    };
-                    let values: Vec<_> =
-                        texts.into_iter().zip(self.records.iter()).map(parse).collect::<PyResult<_>>()?;
-                    PyList::new(py, values)?.into_any().unbind()
-                } else {
-                    PyList::new(py, texts)?.into_any().unbind()
+                let json = self.state.reader.schema()[*position].kind == FieldType::Json;
+                let value = |(text, &record): (Option<String>, &u64)| match text {
+                    Some(text) if json => self.state.parsed(py, *position, record, &text),
+                    Some(text) => Ok(PyString::from_bytes(py, text.as_bytes())?.into_any()),
+                    None => Ok(py.None().into_bound(py)),
                 };
-                Ok(cell.get_or_init(|| list).clone_ref(py))
+                let list = list_of(py, texts.into_iter().zip(self.records.iter()).map(value))?;
+                Ok(cell.get_or_init(|| list.into_any().unbind()).clone_ref(py))
             }
         }
     }
@@ -117,8 +114,7 @@ impl Payloads {
         if let Ok(slice) = position.cast::<PySlice>() {
             let slice = slice.indices(length)?;
             let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
-            let views: Vec<_> = at.map(|at| payload(view, self.ranges[at])).collect::<PyResult<_>>()?;
-            return Ok(PyList::new(py, views)?.into_any());
+            return Ok(list_of(py, at.map(|at| payload(view, self.ranges[at])))?.into_any());
         }
         let at = match position.extract::<isize>() {
             Ok(at) if at < 0 => usize::try_from(at + length).ok(),
@@ -140,14 +136,14 @@ impl Payloads {
     /// Return all memoryviews as a list.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let view = self.view.bind(py);
-        let views: Vec<_> = self.ranges.iter().map(|range| payload(view, *range)).collect::<PyResult<_>>()?;
-        PyList::new(py, views)
+        list_of(py, self.ranges.iter().map(|range| payload(view, *range)))
     }
 
     /// The size of each payload in bytes, int64 (N,); 0 for a missing value.
     #[getter]
-    fn lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        int64_array(py, self.ranges.iter().map(|range| range.map_or(0, |(_, length)| length)).collect())
+    fn lengths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let lengths = self.ranges.iter().map(|range| range.map_or(0, |(_, length)| length));
+        Ok(int64_array(py, collected(lengths).map_err(to_py)?))
     }
 
     fn __repr__(&self) -> String {

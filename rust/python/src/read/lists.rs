@@ -8,6 +8,7 @@ use pyo3::types::{PyList, PyString};
 
 use crate::convert::arrays::{array_over, number};
 use crate::convert::buffers::{Bytes, export, slice};
+use crate::convert::indices::list_of;
 use crate::error::{to_py, without_gil};
 use crate::read::state::ReaderState;
 
@@ -48,7 +49,7 @@ pub(crate) fn lists_of<'py>(
         let items = reader.items(field, record, bytes).map_err(to_py)?;
         Builder { state, field, record, view: &view, offset, bytes }.list(item, &items)
     };
-    PyList::new(py, records.iter().zip(places).map(list).collect::<PyResult<Vec<_>>>()?)
+    list_of(py, records.iter().zip(places).map(list))
 }
 
 struct Builder<'a, 'py> {
@@ -67,15 +68,14 @@ impl<'py> Builder<'_, 'py> {
         if let (FieldType::Scalar(dtype), [all]) = (kind, items) {
             return self.numbers(*dtype, all);
         }
-        let items: Vec<_> = items.iter().map(|item| self.item(kind, item)).collect::<PyResult<_>>()?;
-        Ok(PyList::new(py, items)?.into_any())
+        Ok(list_of(py, items.iter().map(|item| self.item(kind, item)))?.into_any())
     }
 
     fn numbers(&self, dtype: DType, all: &ListItem) -> PyResult<Bound<'py, PyAny>> {
         let py = self.view.py();
         if dtype == DType::BFloat16 {
             let numbers = self.bytes[all.range.clone()].chunks_exact(2).map(|bytes| number(py, dtype, bytes));
-            return Ok(PyList::new(py, numbers.collect::<PyResult<Vec<_>>>()?)?.into_any());
+            return Ok(list_of(py, numbers)?.into_any());
         }
         let offset = self.offset + all.range.start as u64;
         array_over(self.view, offset, dtype, all.shape.iter().copied())?.call_method0("tolist")
@@ -91,7 +91,7 @@ impl<'py> Builder<'_, 'py> {
                 if *kind == FieldType::Json {
                     return self.state.parsed(self.view.py(), self.field, self.record, text);
                 }
-                Ok(PyString::new(self.view.py(), text).into_any())
+                Ok(PyString::from_bytes(self.view.py(), text.as_bytes())?.into_any())
             }
             _ => slice(self.view, offset, item.range.len() as u64),
         }

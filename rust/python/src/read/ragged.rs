@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use fastrecord_core::memory::{collected, copied, room};
 use fastrecord_core::{ArrayType, DType, Error, FieldIndex, Records, Verify, largest_shape};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
@@ -10,6 +11,7 @@ use pyo3::types::{PyList, PySlice};
 
 use crate::convert::arrays::{array_over, new_array};
 use crate::convert::buffers::{Bytes, export, with_writable};
+use crate::convert::indices::list_of;
 use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
 use crate::read::state::{Place, ReaderState};
@@ -52,7 +54,8 @@ impl Arrays {
                 let _ = places.set((view, ranges));
             }
         }
-        let (state, array, records) = (Arc::clone(state), array.clone(), records.clone());
+        let (state, array) = (Arc::clone(state), array.clone());
+        let records = reader.records(copied(records).map_err(to_py)?).map_err(to_py)?;
         Ok(Self { state, field, array, records, shapes, verify, places })
     }
 
@@ -104,8 +107,7 @@ impl Arrays {
         if let Ok(slice) = position.cast::<PySlice>() {
             let slice = slice.indices(length)?;
             let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
-            let arrays: Vec<_> = at.map(|at| self.get(py, at)).collect::<PyResult<_>>()?;
-            return Ok(PyList::new(py, arrays)?.into_any());
+            return Ok(list_of(py, at.map(|at| self.get(py, at)))?.into_any());
         }
         let at = match position.extract::<isize>() {
             Ok(at) if at < 0 => usize::try_from(at + length).ok(),
@@ -125,14 +127,13 @@ impl Arrays {
 
     /// Return all arrays as a list.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let arrays: Vec<_> = (0..self.records.len()).map(|i| self.get(py, i)).collect::<PyResult<_>>()?;
-        PyList::new(py, arrays)
+        list_of(py, (0..self.records.len()).map(|i| self.get(py, i)))
     }
 
     /// The shape of each array, int64 (N, ndim); zeros for a missing value.
     #[getter]
     fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let shapes: Vec<i64> = self.shapes.iter().map(|dim| dim.cast_signed()).collect();
+        let shapes = collected(self.shapes.iter().map(|dim| dim.cast_signed())).map_err(to_py)?;
         PyArray1::from_vec(py, shapes).call_method1("reshape", (self.records.len(), self.dims()))
     }
 
@@ -175,7 +176,8 @@ impl Arrays {
     ///     record has no value.
     fn packed<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let dims = self.dims();
-        let mut offsets = vec![0_i64];
+        let mut offsets = room(self.records.len() + 1).map_err(to_py)?;
+        offsets.push(0_i64);
         let mut rest: Option<&[u64]> = None;
         let mut end = 0_u64;
         for (i, shape) in self.shapes.chunks_exact(dims).enumerate() {
