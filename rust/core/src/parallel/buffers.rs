@@ -23,11 +23,10 @@ pub struct BatchBuffer {
 }
 
 enum Owner {
-    Pool(Arc<BufferPool>),
+    /// The pool, and where its allocation begins.
+    Pool(Arc<BufferPool>, NonNull<u8>),
     /// Foreign memory, which lives at least as long as this value.
-    Lent {
-        _owner: Box<dyn Any + Send + Sync>,
-    },
+    Lent { _owner: Box<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the memory belongs to this value alone. Only `PartQueue`, and the owner that took the buffer
@@ -77,8 +76,8 @@ impl std::fmt::Debug for BatchBuffer {
 
 impl Drop for BatchBuffer {
     fn drop(&mut self) {
-        if let Owner::Pool(pool) = &self.owner {
-            pool.put(Block { start: self.start, len: self.len });
+        if let Owner::Pool(pool, base) = &self.owner {
+            pool.put(Block { base: *base, start: self.start, len: self.len });
         }
     }
 }
@@ -93,6 +92,9 @@ pub struct BufferPool {
 
 #[derive(Debug)]
 struct Block {
+    /// The allocation, which is not aligned: an allocator that must align memory writes zeros into
+    /// all of it.
+    base: NonNull<u8>,
     start: NonNull<u8>,
     len: usize,
 }
@@ -102,13 +104,14 @@ unsafe impl Send for Block {}
 
 impl Block {
     fn layout(len: usize) -> Option<Layout> {
-        // The allocator does not accept an empty layout.
-        Layout::from_size_align(len.max(1), ALIGN).ok()
+        Layout::array::<u8>(len.checked_add(ALIGN)?).ok()
     }
 
     fn new(len: usize) -> Option<Self> {
-        let start = memory::zeroed(Self::layout(len)?)?;
-        Some(Self { start, len })
+        let base = memory::zeroed(Self::layout(len)?)?;
+        // SAFETY: less than `ALIGN` bytes are skipped, and the layout has so many more than `len`.
+        let start = unsafe { base.add(base.align_offset(ALIGN)) };
+        Some(Self { base, start, len })
     }
 }
 
@@ -116,7 +119,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: `new` allocated it with this layout, and nothing else uses it.
-            unsafe { dealloc(self.start.as_ptr(), layout) };
+            unsafe { dealloc(self.base.as_ptr(), layout) };
         }
     }
 }
@@ -148,7 +151,7 @@ impl BufferPool {
             memory::check_rest(len)?;
             block
         };
-        let buffer = BatchBuffer { start: block.start, len, owner: Owner::Pool(Arc::clone(self)) };
+        let buffer = BatchBuffer { start: block.start, len, owner: Owner::Pool(Arc::clone(self), block.base) };
         std::mem::forget(block);
         Ok(buffer)
     }
@@ -327,6 +330,16 @@ mod tests {
         let other = spares.take(2000).unwrap();
         assert_eq!((other.len(), lock(&spares.blocks).len()), (2000, 2));
         assert!(matches!(spares.take(usize::MAX / 2), Err(Error::Memory { .. })));
+    }
+
+    #[test]
+    fn taking_memory_touches_none_of_it() {
+        let resident =
+            || std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse::<u64>();
+        let before = resident().unwrap();
+        let buffer = BufferPool::new(1).take(1 << 30).unwrap();
+        let pages = resident().unwrap() - before;
+        assert!(pages < 1 << 14, "{pages} pages of {}", buffer.len() / 4096);
     }
 
     #[test]
