@@ -191,6 +191,7 @@ def test_snapshots_name_each_file_and_what_of_it_is_read(shards: Path) -> None:
             "commit": reader.commit,
             "records": 2,
             "bytes": (shards / "c.frec").stat().st_size,
+            "footer_crc": reader.footer_crc,
         }
 
 

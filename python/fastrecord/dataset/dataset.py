@@ -571,7 +571,7 @@ class FastRecordDataset(Dataset[Any]):
 
     @property
     def snapshots(self) -> list[dict[str, Any]]:
-        """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
+        """Each file's snapshot, ready for JSON: `path`, `file_id`, `commit`, `records`, `bytes`, `footer_crc`."""
         return self.selection.shards.snapshots()
 
     def locate(self, index: int) -> tuple[int, int]:

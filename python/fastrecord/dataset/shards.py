@@ -137,7 +137,8 @@ def open_file(
         return Reader(path, access, verify=verify)
     # A commit ends with its footer of one page.
     end = snapshot["bytes"] - _PAGE
-    return open_snapshot(path, access, None, snapshot["file_id"], snapshot["commit"], end, verify)
+    about = (snapshot["file_id"], snapshot["commit"], end, snapshot.get("footer_crc"))
+    return open_snapshot(path, access, None, *about, verify)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -172,7 +173,7 @@ def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | Non
     source = remote.source(store)
     entry, reader, supply = open_remote(source, name)
     source.keep(supply)
-    if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _SNAPSHOT[1:]):
+    if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _ABOUT[1:] if key in snapshot):
         raise Code.REPLACED.error(f"{url}: is not the file, or not the commit, of the snapshot")
     if not (reader.complete or snapshot):
         raise Code.INCOMPLETE.error(f"{url}: incomplete: its packing stopped after {len(reader)} records")
@@ -564,11 +565,11 @@ class Shards:
                 yield shard, slots, rows[slots] - start
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`."""
+        """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`, `footer_crc`."""
         if self._members:
             return [snapshot for member in self._members for snapshot in member.snapshots()]
         if self._named is not None:
-            named, keys = self._named[0], ("file_id", "commit", "records", "bytes")
+            named, keys = self._named[0], _ABOUT[1:]
             columns = [named.manifest.columns[key] for key in keys]
             rows = zip(named.paths, *columns, strict=True)
             return [dict(zip(("path", *keys), row, strict=True)) for row in rows]
@@ -579,6 +580,7 @@ class Shards:
                 "commit": reader.commit,
                 "records": len(reader),
                 "bytes": reader.nbytes,
+                "footer_crc": reader.footer_crc,
             }
             for reader in self.readers
         ]

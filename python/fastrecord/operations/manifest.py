@@ -478,9 +478,8 @@ def _open(folder: str, name: str) -> FoundShard | Exception:
     path = os.path.join(folder, name)
     try:
         with Reader(path) as reader:
-            crc = footer_checksum(path, reader.nbytes)
-            of_file = (reader.file_id, reader.commit, len(reader), reader.nbytes, crc, class_names(reader))
-            return FoundShard.of(ShardEntry(name, *of_file), reader)
+            about = (reader.file_id, reader.commit, len(reader), reader.nbytes, reader.footer_crc)
+            return FoundShard.of(ShardEntry(name, *about, class_names(reader)), reader)
     except (FastRecordError, OSError) as err:
         return err
 

@@ -79,6 +79,7 @@ impl Forge {
         let at = self.bytes.len();
         put(&mut footer, 0, FOOTER_MAGIC);
         put(&mut footer, 8, &1_u32.to_le_bytes());
+        put(&mut footer, 12, &1_u32.to_le_bytes());
         put(&mut footer, 16, &self.bytes[16..32]);
         for (i, word) in [at as u64, 1, self.records].into_iter().enumerate() {
             put(&mut footer, 32 + 8 * i, &word.to_le_bytes());

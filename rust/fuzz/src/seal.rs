@@ -44,10 +44,11 @@ pub fn seal_superblock(page: &mut [u8]) {
 /// Seals everything that the footer at `at` refers to, and then the footer.
 pub fn seal_commit(file: &mut [u8], at: usize) {
     let (directory, length) = (u64_at(file, at + 56), u64_at(file, at + 64));
+    let covers_content = file[at + 12] & 1 == 1;
     if let Some(entries) = range(file, directory, length) {
         for entry in entries.clone().step_by(ENTRY).take(MOST) {
             if entry + ENTRY <= entries.end {
-                seal_chunk(file, entry);
+                seal_chunk(file, entry, covers_content);
             }
         }
         let crc = crc32c::crc32c(&file[entries]);
@@ -61,8 +62,9 @@ pub fn seal_commit(file: &mut [u8], at: usize) {
     put(file, at + PAGE - 4, &crc.to_le_bytes());
 }
 
-/// Seals the chunk of a directory entry: first the CRCs of payloads, then the CRCs of blocks.
-fn seal_chunk(file: &mut [u8], entry: usize) {
+/// Seals the chunk of a directory entry: first the CRCs of payloads, then the CRCs of blocks, then the
+/// CRC of the check table if the entry has one.
+fn seal_chunk(file: &mut [u8], entry: usize, covers_content: bool) {
     let (encoding, width) = (file[entry + 5], u16_at(file, entry + 6));
     let (offset, length) = (u64_at(file, entry + 24), u64_at(file, entry + 16).saturating_mul(width.into()));
     let Some(chunk) = range(file, offset, length) else { return };
@@ -82,5 +84,10 @@ fn seal_chunk(file: &mut [u8], entry: usize) {
     for (block, start) in chunk.clone().step_by(PAGE).enumerate() {
         let crc = crc32c::crc32c(&file[start..(start + PAGE).min(chunk.end)]);
         put(file, table + 4 * block, &crc.to_le_bytes());
+    }
+    let table = range(file, table as u64, 4 * chunk.len().div_ceil(PAGE) as u64);
+    if let Some(table) = table.filter(|_| covers_content) {
+        let crc = crc32c::crc32c(&file[table]);
+        put(file, entry + 40, &crc.to_le_bytes());
     }
 }

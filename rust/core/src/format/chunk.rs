@@ -34,6 +34,8 @@ pub(crate) struct Chunk {
     pub first: u64,
     pub count: u64,
     pub offset: u64,
+    /// The CRC of the check table; `None` in the directory of a footer that does not cover it.
+    pub table_crc: Option<u32>,
 }
 
 impl Part {
@@ -80,6 +82,7 @@ impl Chunk {
         for (i, word) in [self.first, self.count, self.offset, self.length()].iter().enumerate() {
             put(&mut out, 8 + 8 * i, &word.to_le_bytes());
         }
+        put(&mut out, 40, &self.table_crc.unwrap_or_default().to_le_bytes());
         out
     }
 
@@ -97,11 +100,13 @@ impl Chunk {
         };
         let (first, count) = (u64_at(bytes, 8), u64_at(bytes, 16));
         let (offset, width) = (u64_at(bytes, 24), u16_at(bytes, 6));
-        let chunk = Self { field: u32_at(bytes, 0), part, encoding, width, first, count, offset };
+        let table_crc = footer.covers_content.then(|| u32_at(bytes, 40));
+        let reserved = if footer.covers_content { 44 } else { 40 };
+        let chunk = Self { field: u32_at(bytes, 0), part, encoding, width, first, count, offset, table_crc };
         if !(1..=64).contains(&width) || (encoding == Encoding::Extents && usize::from(width) != EXTENT_LEN) {
             return Err(format!("an entry width of {width} bytes"));
         }
-        if bytes[40..CHUNK_LEN].iter().any(|&b| b != 0) {
+        if bytes[reserved..].iter().any(|&b| b != 0) {
             return Err("reserved bytes are not zero".to_owned());
         }
         if count == 0 || first.checked_add(count).is_none_or(|end| end > footer.records) {

@@ -18,6 +18,8 @@ pub(crate) const SUPERBLOCK_LEN: usize = 32;
 pub(crate) const SLOT_LEN: usize = 32;
 pub(crate) const CHUNK_LEN: usize = 64;
 pub(crate) const CHUNK_ALIGN: u64 = 64;
+/// The flag of a footer whose directory has the CRCs of check tables: docs/format.md, section 6.
+const CONTENT: u32 = 1;
 
 /// The random bytes that identify a file.
 pub type FileId = [u8; 16];
@@ -160,6 +162,9 @@ pub(crate) struct Footer {
     pub directory: CheckedRange,
     pub metadata: CheckedRange,
     pub previous: u64,
+    /// Whether the directory has the CRC of each check table, so that the footer's own CRC depends on
+    /// all values.
+    pub covers_content: bool,
 }
 
 impl Footer {
@@ -172,6 +177,7 @@ impl Footer {
         let mut out = vec![0; PAGE_LEN];
         put(&mut out, 0, &FOOTER_MAGIC);
         put(&mut out, 8, &FORMAT_VERSION.to_le_bytes());
+        put(&mut out, 12, &(u32::from(self.covers_content) * CONTENT).to_le_bytes());
         put(&mut out, 16, id);
         let words = [
             self.offset,
@@ -223,7 +229,7 @@ impl Footer {
         if version > FORMAT_VERSION {
             return Err(Error::Version { path: path.to_owned(), found: version, supported: FORMAT_VERSION });
         }
-        if flags != 0 {
+        if flags & !CONTENT != 0 {
             return Err(Error::Unsupported { path: path.to_owned(), what: format!("footer flags {flags:#x}") });
         }
         let range = |at: usize, crc: usize| CheckedRange {
@@ -238,6 +244,7 @@ impl Footer {
             directory: range(56, 88),
             metadata: range(72, 92),
             previous: u64_at(page, 96),
+            covers_content: flags & CONTENT != 0,
         };
         footer.check(path)?;
         Ok(Some(footer))
@@ -307,9 +314,14 @@ mod tests {
     fn a_footer_is_valid_only_where_it_was_written() {
         let (path, id) = (Path::new("x.frec"), [9; 16]);
         let range = CheckedRange { offset: 4096, length: 64, crc: 1 };
-        let footer = Footer { offset: 8192, commit: 1, records: 5, directory: range, metadata: range, previous: 0 };
+        let (directory, metadata) = (range, range);
+        let old =
+            Footer { offset: 8192, commit: 1, records: 5, directory, metadata, previous: 0, covers_content: false };
+        let footer = Footer { covers_content: true, ..old };
+        for footer in [old, footer] {
+            assert_eq!(Footer::decode(path, &footer.encode(&id), 8192, &id).unwrap(), Some(footer));
+        }
         let page = footer.encode(&id);
-        assert_eq!(Footer::decode(path, &page, 8192, &id).unwrap(), Some(footer));
         assert_eq!(Footer::decode(path, &page, 12288, &id).unwrap(), None);
         assert_eq!(Footer::decode(path, &page, 8192, &[1; 16]).unwrap(), None);
     }

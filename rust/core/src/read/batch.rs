@@ -24,15 +24,17 @@ pub type Ranges = Vec<Option<(u64, u64)>>;
 
 impl Reader {
     /// The start of each payload of a batch when they lie without gaps: N + 1 offsets.
-    fn starts(extents: &[Extent]) -> Option<Vec<u64>> {
-        let mut starts = memory::room(extents.len() + 1).ok()?;
+    /// `None` if no buffer holds so many bytes.
+    fn starts(extents: &[Extent]) -> Result<Option<Vec<u64>>> {
+        let mut starts = memory::room(extents.len() + 1)?;
         let mut end = 0_u64;
         starts.push(0);
         for extent in extents {
-            end = end.checked_add(extent.length())?;
-            starts.push(end);
+            let Some(next) = end.checked_add(extent.length()) else { return Ok(None) };
+            starts.push(next);
+            end = next;
         }
-        Some(starts)
+        Ok(Some(starts))
     }
 
     /// The number of bytes of each record's value; 0 for a missing value.
@@ -207,7 +209,7 @@ impl Reader {
     }
 
     fn fitting_starts(&self, extents: &[Extent], given: u64) -> Result<Vec<u64>> {
-        let starts = Self::starts(extents);
+        let starts = Self::starts(extents)?;
         let needed = starts.as_ref().and_then(|s| s.last().copied()).unwrap_or(u64::MAX);
         match starts {
             Some(starts) if needed <= given => Ok(starts),
@@ -286,7 +288,7 @@ impl Reader {
         cold: bool,
         control: &dyn Control,
     ) -> Result<()> {
-        let Some(starts) = Self::starts(&extents) else { return Ok(()) };
+        let Some(starts) = Self::starts(&extents)? else { return Ok(()) };
         let total = total_of(&starts);
         let ahead = self.must_ask(&extents, total, cold);
         let threads = if total < ALONE { 1 } else { self.threads() };

@@ -72,7 +72,14 @@ impl Reader {
         }
         let footer = opening.footer_at(wanted.footer)?.filter(|f| f.commit == wanted.commit);
         let footer = footer.ok_or_else(|| replaced("the same file without that commit".to_owned()))?;
-        Self::load(path, place, access, threads, Arc::clone(&file), opening, footer)
+        let reader = Self::load(path, place, access, threads, Arc::clone(&file), opening, footer)?;
+        let found = reader.inner.seal.crc();
+        match wanted.crc {
+            Some(crc) if crc != found => {
+                Err(replaced(format!("the commit of a twin, with the footer {found:08x}, not {crc:08x}")))
+            }
+            _ => Ok(reader),
+        }
     }
 
     fn load(

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::layout::{Footer, PAGE, decode_superblock};
 use crate::format::schema::FieldIndex;
+use crate::memory;
 use crate::read::reader::Reader;
 use crate::read::records::Records;
 
@@ -22,6 +23,9 @@ pub struct CommitParts {
     pub commit: u64,
     /// Records at that commit.
     pub records: u64,
+    /// Whether the footer's CRC depends on all values of the commit. Writers before this flag left the
+    /// contents of columns out.
+    pub covers_content: bool,
     /// Where the directory lies.
     pub directory: Stretch,
     /// Where the metadata lies.
@@ -42,7 +46,8 @@ impl CommitParts {
         };
         let stretch = |range: crate::format::layout::CheckedRange| (range.offset, range.length);
         let (directory, metadata) = (stretch(footer.directory), stretch(footer.metadata));
-        Ok(Self { file_id: id, commit: footer.commit, records: footer.records, directory, metadata })
+        let Footer { commit, records, covers_content, .. } = footer;
+        Ok(Self { file_id: id, commit, records, covers_content, directory, metadata })
     }
 }
 
@@ -89,7 +94,8 @@ impl Reader {
         let (values, sides) = (self.extents(field, records)?, self.side_extents(field, records)?);
         let stretch = |extent: &Extent| (extent.offset, extent.stored);
         let side = |i| sides.get(i).map_or((0, 0), stretch);
-        Ok(values.iter().enumerate().map(|(i, value)| PayloadParts { value: stretch(value), side: side(i) }).collect())
+        let parts = values.iter().enumerate().map(|(i, value)| PayloadParts { value: stretch(value), side: side(i) });
+        memory::collected(parts)
     }
 
     /// Positions in `records` of the payloads whose bytes differ from their checksums. Reads the

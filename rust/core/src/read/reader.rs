@@ -56,7 +56,8 @@ impl Reader {
     /// The identifier of this snapshot.
     pub fn snapshot(&self) -> SnapshotId {
         let footer = &self.inner.footer;
-        SnapshotId { file_id: self.inner.id, commit: footer.commit, footer: footer.offset }
+        let (commit, footer, crc) = (footer.commit, footer.offset, Some(self.inner.seal.crc()));
+        SnapshotId { file_id: self.inner.id, commit, footer, crc }
     }
 
     /// The format version of the file.
@@ -123,6 +124,12 @@ impl Reader {
 
     pub(crate) fn index(&self) -> &Index {
         &self.inner.index
+    }
+
+    /// Whether the CRC of the footer depends on all values of the commit. Writers before this left the
+    /// contents of columns out.
+    pub fn covers_content(&self) -> bool {
+        self.inner.footer.covers_content
     }
 
     /// The offset that payloads lie below.

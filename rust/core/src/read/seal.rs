@@ -60,6 +60,11 @@ impl Seal {
         Ok(page)
     }
 
+    /// The CRC of the footer.
+    pub(super) fn crc(&self) -> u32 {
+        u32::from_le_bytes(self.crc)
+    }
+
     fn is_footer(&self, page: &[u8]) -> bool {
         page[..FIELDS_LEN] == self.fields && page[CRC_AT..] == self.crc
     }

@@ -1,15 +1,13 @@
 //! `Shard`: a file that is named, with what it holds, before it is opened.
 
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
-use crate::format::crc::crc32c;
-use crate::format::layout::{PAGE, PAGE_LEN, hex};
+use crate::format::layout::PAGE;
 use crate::format::schema::{Field, Schema};
 use crate::read::reader::Reader;
 use crate::read::snapshot::{Access, SnapshotId};
@@ -46,9 +44,6 @@ pub struct Shard {
     pub snapshot: SnapshotId,
     /// Its records.
     pub records: u64,
-    /// The checksum at the end of its footer: of the page without these 4 bytes. With them, the
-    /// CRC-32C of all footers would be the same.
-    pub footer_crc: u32,
     /// What it holds, if that is known. It is shared by the shards that hold the same.
     pub contents: Option<Arc<Contents>>,
     /// Where a copy of the file is, if the file itself is elsewhere; set before it is opened.
@@ -99,17 +94,11 @@ impl Shard {
     fn open_named(&self, access: Access, threads: Option<usize>) -> Result<Reader> {
         let place = self.place.get().unwrap_or(&self.path);
         let reader = Reader::open_snapshot_at(&self.path, place, access, threads, self.snapshot)?;
-        let mut page = [0; PAGE_LEN];
-        let read = reader.file().read_exact_at(&mut page, self.snapshot.footer);
-        read.map_err(|e| Error::io(&self.path, e))?;
-        let found = (reader.len(), crc32c(&page[..PAGE_LEN - 4]));
-        if found == (self.records, self.footer_crc) {
+        if reader.len() == self.records {
             return Ok(reader);
         }
-        let told = |(records, crc)| format!("{records} records with the footer {crc:08x}");
-        let file = format!("file {} at commit {}", hex(&self.snapshot.file_id), self.snapshot.commit);
-        let expected = format!("{file} with {}", told((self.records, self.footer_crc)));
-        Err(Error::Replaced { path: self.path.clone(), expected, found: told(found) })
+        let (expected, found) = (format!("{} records", self.records), format!("{}", reader.len()));
+        Err(Error::Replaced { path: self.path.clone(), expected, found })
     }
 
     /// Bytes from the start of the file to the end of the commit.

@@ -35,6 +35,9 @@ pub struct SnapshotId {
     pub commit: u64,
     /// The offset of the commit's footer.
     pub footer: u64,
+    /// The checksum at the end of the footer: of the page without these 4 bytes. With them, the CRC-32C
+    /// of all footers would be the same. `None` if it is not known.
+    pub crc: Option<u32>,
 }
 
 #[derive(Debug)]

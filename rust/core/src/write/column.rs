@@ -38,9 +38,9 @@ impl ColumnKey {
         field.kind.columns().map(|(part, encoding, width)| Self { field: field.id, part, encoding, width })
     }
 
-    fn chunk(self, first: u64, count: u64, offset: u64) -> Chunk {
+    fn chunk(self, first: u64, count: u64, offset: u64, table: &[u8]) -> Chunk {
         let Self { field, part, encoding, width } = self;
-        Chunk { field, part, encoding, width, first, count, offset }
+        Chunk { field, part, encoding, width, first, count, offset, table_crc: Some(crc32c(table)) }
     }
 }
 
@@ -214,6 +214,9 @@ fn copy_chunk(output: &mut Output, chunk: &Chunk, writer: &mut ChunkWriter) -> R
     let mut table = vec![0; blocks as usize * 4];
     let mut piece = vec![0; STEP.min(chunk.length() as usize)];
     output.read_at(&mut table, table_at)?;
+    if chunk.table_crc.is_some_and(|stored| stored != crc32c(&table)) {
+        return Err(Error::corrupt(output.path(), "index", format!("the check table at {table_at} is another")));
+    }
     let mut done = 0;
     while done < chunk.length() {
         let length = (STEP as u64).min(chunk.length() - done) as usize;
@@ -306,7 +309,7 @@ impl ChunkWriter {
             output.pad(8)?;
             output.put(&table)?;
         }
-        Ok(self.key.chunk(first, count, self.offset))
+        Ok(self.key.chunk(first, count, self.offset, &table))
     }
 
     /// The number of entries written.

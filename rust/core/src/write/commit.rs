@@ -72,6 +72,7 @@ impl Writer {
             directory,
             metadata: self.metadata,
             previous: self.footer.map_or(0, |f| f.offset),
+            covers_content: chunks.iter().all(|chunk| chunk.table_crc.is_some()),
         };
         let mut slot = Slot { footer: footer.offset, commit: footer.commit, sealed: false };
         self.output.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;

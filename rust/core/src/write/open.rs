@@ -13,6 +13,8 @@ use crate::file::find_commit::{Commit, Opening};
 use crate::file::lock::{self, LockedFile};
 use crate::file::replace::{create_temporary, remove_stale_temporaries, temporary_name};
 use crate::file::storage::Storage;
+use crate::format::chunk::Chunk;
+use crate::format::crc::crc32c_append;
 use crate::format::directory::decode_directory;
 use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
 use crate::format::metadata::Document;
@@ -142,7 +144,10 @@ impl Writer {
         if let Some(given) = schema.filter(|_| !decided) {
             document.schema.take_compression(given);
         }
-        let chunks = decode_directory(path, &directory, &footer, &document.schema)?;
+        let mut chunks = decode_directory(path, &directory, &footer, &document.schema)?;
+        for chunk in chunks.iter_mut().filter(|chunk| chunk.table_crc.is_none()) {
+            chunk.table_crc = Some(table_crc(storage.as_ref(), chunk).map_err(|e| Error::io(path, e))?);
+        }
         if file_length > footer.end() {
             // The truncation must be durable before anything is written there: after a crash no old
             // tail may follow a new one.
@@ -302,6 +307,19 @@ impl Writer {
             self.state = State::Closed;
         }
     }
+}
+
+/// Computes the CRC of a check table that the directory has none of. Entries that are damaged already
+/// still differ from their blocks.
+fn table_crc(storage: &dyn Storage, chunk: &Chunk) -> io::Result<u32> {
+    let (offset, blocks) = chunk.table();
+    let (mut piece, mut crc) = ([0; PAGE as usize], 0);
+    for at in (0..4 * blocks).step_by(piece.len()) {
+        let length = piece.len().min((4 * blocks - at) as usize);
+        storage.read_at(&mut piece[..length], offset + at)?;
+        crc = crc32c_append(crc, &piece[..length]);
+    }
+    Ok(crc)
 }
 
 impl Drop for Writer {

@@ -9,16 +9,21 @@ use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::places::{footers, places};
 use crate::common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
 use fastrecord_core::{
-    ColumnBytes, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions, hex, verify,
+    ColumnBytes, CommitParts, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions,
+    hex, verify,
 };
 use serde_json::{Map, json};
 
-/// Length, CRC and file id of the golden file of version 1.
+/// Length of the golden files of version 1.
 const LENGTH: usize = 36_864;
-const CRC: u32 = 0xB5C6_B91E;
-const FILE_ID: &str = "1ea4e0b2b0d1ba377d2a82b06eadff61";
+/// Their names, CRCs and file ids. The first one is without the flag *content*.
+const FILES: [(&str, u32, &str); 2] = [
+    ("v1.frec", 0xB5C6_B91E, "1ea4e0b2b0d1ba377d2a82b06eadff61"),
+    ("v1-content.frec", 0x32CF_0C76, "2e7d19cef2f52d4e8118a2eaa72ea791"),
+];
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -49,6 +54,12 @@ fn rows() -> Vec<Row> {
 fn metadata() -> Map<String, serde_json::Value> {
     let value = json!({"classes": ["cat", "dog"], "unicode": "é猫", "nested": {"none": null, "list": [1, 2.5, true]}});
     value.as_object().unwrap().clone()
+}
+
+fn covers_content(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap();
+    let (head, at) = bytes.split_at(bytes.len() - 4096);
+    CommitParts::of(path, head, at, head.len() as u64).unwrap().covers_content
 }
 
 /// Four commits in two sessions: two explicit commits, one by close (which merges), and one of a
@@ -97,7 +108,8 @@ fn assert_is_golden(path: &Path) {
     let mut footer = bytes.len() as u64 - 4096;
     for (commit, records) in [(4, 7), (3, 5), (2, 4), (1, 3)] {
         assert_eq!(common::u64_at(&bytes, footer + 40), commit);
-        let wanted = SnapshotId { commit, footer, ..reader.snapshot() };
+        let wanted =
+            SnapshotId { commit, footer, crc: Some(common::u32_at(&bytes, footer + 4092)), ..reader.snapshot() };
         let earlier = Reader::open_snapshot(path, reader.access(), None, wanted).unwrap();
         assert_eq!(read_by_batch(&earlier).unwrap(), rows()[..records]);
         assert_eq!(earlier.complete(), commit > 2);
@@ -107,28 +119,38 @@ fn assert_is_golden(path: &Path) {
 }
 
 #[test]
-fn the_golden_file_of_version_1_is_read() {
-    assert_is_golden(&golden("v1.frec"));
+fn the_golden_files_of_version_1_are_read() {
+    for (name, ..) in FILES {
+        assert_is_golden(&golden(name));
+    }
 }
 
 #[test]
-fn the_golden_file_of_version_1_is_the_one_that_was_released() {
-    let bytes = fs::read(golden("v1.frec")).unwrap();
-    assert_eq!(bytes[..12], *b"\x89FREC\r\n\x1a\n\x01\0\0");
-    assert_eq!((bytes.len(), crc32c::crc32c(&bytes)), (LENGTH, CRC), "a golden file is never written again");
-    assert_eq!(hex(&open(&golden("v1.frec")).snapshot().file_id), FILE_ID);
+fn the_golden_files_of_version_1_are_the_ones_that_were_released() {
+    for (name, crc, id) in FILES {
+        let bytes = fs::read(golden(name)).unwrap();
+        assert_eq!(bytes[..12], *b"\x89FREC\r\n\x1a\n\x01\0\0");
+        assert_eq!((bytes.len(), crc32c::crc32c(&bytes)), (LENGTH, crc), "a golden file is never written again");
+        assert_eq!(hex(&open(&golden(name)).snapshot().file_id), id);
+    }
 }
 
 #[test]
-fn a_copy_of_the_golden_file_can_be_appended_to() {
+fn a_copy_of_a_golden_file_can_be_appended_to_and_its_footer_then_covers_the_content() {
     let folder = folder();
     let path = folder.path().join("copy.frec");
-    fs::copy(golden("v1.frec"), &path).unwrap();
-    let mut writer = Writer::open(&path, Some(common::all_types()), None, &options(Mode::Append)).unwrap();
-    append_all(&mut writer, &rows());
-    writer.close().unwrap();
-    assert_holds(&path, &[rows(), rows()].concat());
-    assert_eq!(hex(&open(&path).snapshot().file_id), FILE_ID);
+    for (name, _, id) in FILES {
+        fs::copy(golden(name), &path).unwrap();
+        assert_eq!(covers_content(&path), name != "v1.frec");
+        let mut writer = Writer::open(&path, Some(common::all_types()), None, &options(Mode::Append)).unwrap();
+        append_all(&mut writer, &rows());
+        writer.close().unwrap();
+        assert_holds(&path, &[rows(), rows()].concat());
+        assert!(covers_content(&path));
+        let bytes = fs::read(&path).unwrap();
+        places(&bytes, footers(&bytes)[0]); // compares the checksums of the check tables
+        assert_eq!(hex(&open(&path).snapshot().file_id), id);
+    }
 }
 
 #[test]

@@ -22,4 +22,5 @@ mod safety;
 mod shards;
 mod side_bytes;
 mod stacking;
+mod twins;
 mod types;

@@ -30,7 +30,8 @@ fn named(path: &Path) -> Shard {
     let bytes = fs::read(path).unwrap();
     let footer_crc = crc32c_append(0, &bytes[bytes.len() - Shard::FOOTER as usize..bytes.len() - 4]);
     let (snapshot, records) = (reader.snapshot(), reader.len());
-    let shard = Shard { path: path.to_owned(), snapshot, records, footer_crc, contents: None, place: OnceLock::new() };
+    assert_eq!(snapshot.crc, Some(footer_crc));
+    let shard = Shard { path: path.to_owned(), snapshot, records, contents: None, place: OnceLock::new() };
     assert_eq!(shard.bytes(), bytes.len() as u64);
     shard
 }
@@ -58,7 +59,7 @@ fn another_file_or_commit_than_the_one_named_is_refused_with_the_way_out() {
         Shard { snapshot: SnapshotId { file_id: [7; 16], ..shard.snapshot }, ..shard.clone() },
         Shard { snapshot: SnapshotId { commit: 2, ..shard.snapshot }, ..shard.clone() },
         Shard { records: RECORDS + 1, ..shard.clone() },
-        Shard { footer_crc: !shard.footer_crc, ..shard.clone() },
+        Shard { snapshot: SnapshotId { crc: Some(1), ..shard.snapshot }, ..shard.clone() },
     ];
     for other in others {
         let error = other.open(Access::Mmap, None).unwrap_err();

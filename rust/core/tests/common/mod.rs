@@ -352,8 +352,11 @@ impl Forge {
         for block in entries.chunks(4096) {
             self.bytes.extend(crc32c::crc32c(block).to_le_bytes());
         }
+        let table = at as usize + entries.len().next_multiple_of(8);
         let count = entries.len() as u64 / u64::from(width);
-        self.directory.push(entry(field, part, encoding, width, [first, count, at, entries.len() as u64]));
+        let mut entry = entry(field, part, encoding, width, [first, count, at, entries.len() as u64]);
+        put(&mut entry, 40, &crc32c::crc32c(&self.bytes[table..]).to_le_bytes());
+        self.directory.push(entry);
     }
 
     /// Returns the whole file; `tweak` may change the footer before its CRC is computed.
@@ -374,6 +377,7 @@ impl Forge {
         pad(&mut out, 4096);
         put(&mut footer, 0, b"FRECEND\n");
         put(&mut footer, 8, &1_u32.to_le_bytes());
+        put(&mut footer, 12, &1_u32.to_le_bytes());
         put(&mut footer, 16, &self.id);
         put(&mut footer, 32, &(out.len() as u64).to_le_bytes());
         put(&mut footer, 40, &1_u64.to_le_bytes());
@@ -420,7 +424,7 @@ pub fn extent_with_side(offset: u64, stored: u64, side: u64, crc: u32) -> [u8; 3
     out
 }
 
-/// A directory entry; `words` are first, count, offset and length.
+/// A directory entry, without the CRC of the check table; `words` are first, count, offset and length.
 pub fn entry(field: u32, part: u8, encoding: u8, width: u16, words: [u64; 4]) -> [u8; 64] {
     let mut out = [0; 64];
     put(&mut out, 0, &field.to_le_bytes());

@@ -60,6 +60,14 @@ impl Place {
         }
     }
 
+    /// Returns whether an error is about all entries of a run of records that covers this block.
+    pub fn is_covered_by(&self, text: &str) -> bool {
+        let Self::Block(_, column, first, last) = self else { return false };
+        let Some((_, rest)) = text.split_once(&format!(" of field {column}, records ")) else { return false };
+        let numbers: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).take(2).collect();
+        matches!(numbers[..], [from, to] if from <= *first && *last <= to)
+    }
+
     /// Returns whether opening a file reads this part.
     pub fn is_structure(&self) -> bool {
         matches!(self, Self::Superblock | Self::Footer | Self::Directory | Self::Metadata)
@@ -105,6 +113,8 @@ pub fn places(bytes: &[u8], footer: u64) -> Vec<(Range<u64>, Place)> {
             _ => format!(".dim{part}"),
         };
         let table = (offset + length).next_multiple_of(8);
+        let crc = crc32c::crc32c(&bytes[table as usize..][..4 * length.div_ceil(4096) as usize]);
+        assert_eq!((crc, word(8) >> 32), (u32_at(bytes, at + 40), 1), "the check table of {name}{suffix}");
         for (number, start) in (0..).zip((0..length).step_by(4096)) {
             let end = length.min(start + 4096);
             let (from, to) = (first + start / width, first + (end - 1) / width);
@@ -124,10 +134,8 @@ pub fn places(bytes: &[u8], footer: u64) -> Vec<(Range<u64>, Place)> {
     found
 }
 
-/// Returns whether a changed index block still matches its entry in the check table.
-///
-/// The checksum of a block does not cover its position. If a block and its entry are both replaced
-/// from another chunk of the same size, no check detects it (docs/reliability.md).
+/// Returns whether a changed index block still matches its entry in the check table: both were replaced
+/// from another chunk of the same size. The CRC of the table detects it.
 pub fn is_exchanged(file: &File, places: &[(Range<u64>, Place)], place: &Place) -> bool {
     let read = |range: &Range<u64>| {
         let mut bytes = vec![0; (range.end - range.start) as usize];

@@ -65,7 +65,8 @@ fn every_part_that_a_reader_must_refuse_is_refused() {
     refused(&zero, "superblock");
 
     let footer = |at: usize, word: u64| forged().build(|footer| put(footer, at, &word.to_le_bytes()));
-    refused(&forged().build(|footer| put(footer, 12, &1_u32.to_le_bytes())), "footer flags 0x1");
+    refused(&forged().build(|footer| put(footer, 12, &2_u32.to_le_bytes())), "footer flags 0x2");
+    refused(&forged().build(|footer| put(footer, 12, &0_u32.to_le_bytes())), "directory entry 0");
     refused(&footer(40, 0), "footer");
     refused(&footer(40, u64::MAX), "footer");
     for records in [1 << 63, u64::MAX] {
@@ -87,7 +88,7 @@ fn every_part_that_a_reader_must_refuse_is_refused() {
         forge.directory[1][at] = byte;
         refused(&forge.build(|_| ()), "directory entry 1");
     }
-    for at in 40..64 {
+    for at in 44..64 {
         let mut forge = forged();
         forge.directory[0][at] = 1;
         refused(&forge.build(|_| ()), "directory entry 0");

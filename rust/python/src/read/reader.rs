@@ -500,6 +500,20 @@ impl Reader {
         Ok(hex(&self.snapshot()?.file_id))
     }
 
+    /// The checksum of the commit's footer. Two commits of a file with the same number and the same
+    /// checksum have the same content.
+    #[getter]
+    fn footer_crc(&self) -> PyResult<u32> {
+        Ok(self.snapshot()?.crc.unwrap_or_default())
+    }
+
+    /// Whether `footer_crc` depends on all values. Files of earlier versions left the contents of
+    /// columns out; the next commit puts them in.
+    #[getter]
+    fn covers_content(&self) -> PyResult<bool> {
+        Ok(self.state()?.reader.covers_content())
+    }
+
     /// The number of the opened commit, from 1.
     #[getter]
     fn commit(&self) -> PyResult<u64> {

@@ -22,19 +22,13 @@ pub(crate) fn reduced<'py>(
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
     let id = reader.snapshot();
     let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
-    let arguments = (
-        path_text(py, path),
-        access,
-        reader.threads(),
-        hex(&id.file_id),
-        id.commit,
-        id.footer,
-        Check(verify).object(py)?,
-    );
+    let (file, verify) = (hex(&id.file_id), Check(verify).object(py)?);
+    let arguments = (path_text(py, path), access, reader.threads(), file, id.commit, id.footer, id.crc, verify);
     Ok((open, arguments.into_pyobject(py)?))
 }
 
-/// Open the same snapshot as another process. Used by a pickled Reader.
+/// Open the same snapshot as another process. Used by a pickled Reader, and for snapshots of data sets,
+/// which may lack the CRC of the footer.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // the arguments of the pickled reader
 pub(crate) fn open_snapshot(
@@ -45,12 +39,13 @@ pub(crate) fn open_snapshot(
     file_id: &str,
     commit: u64,
     footer: u64,
+    footer_crc: Option<u32>,
     verify: Check,
 ) -> PyResult<Reader> {
     let Some(file_id) = from_hex(file_id) else {
         return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
     };
-    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer });
+    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer, crc: footer_crc });
     follow(py)?;
     let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
     let reader = delivered(py, reader)?;

@@ -177,9 +177,10 @@ pub(crate) fn open_shard(
     };
     let passing = |supply: &Py<PyAny>| Python::attach(|py| supply.getattr(py, "passing")?.extract::<bool>(py));
     let passing = supply.as_ref().map(passing).transpose()?.unwrap_or(false);
-    let snapshot = SnapshotId { file_id, commit, footer: bytes.saturating_sub(Shard::FOOTER) };
+    let footer = bytes.saturating_sub(Shard::FOOTER);
+    let snapshot = SnapshotId { file_id, commit, footer, crc: Some(footer_crc) };
     let contents = contents.map(|contents| Arc::clone(&contents.core));
-    let shard = Arc::new(Shard { path, snapshot, records, footer_crc, contents, place: OnceLock::new() });
+    let shard = Arc::new(Shard { path, snapshot, records, contents, place: OnceLock::new() });
     Ok(Reader::unopened(Arc::new(Unopened {
         shard,
         access,
@@ -200,11 +201,11 @@ impl Unopened {
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let (open, shard) = (py.import("fastrecord._core")?.getattr("open_shard")?, &*self.shard);
         let verify = Check(self.verify).object(py)?;
-        let (id, commit) = (hex(&shard.snapshot.file_id), shard.snapshot.commit);
+        let SnapshotId { file_id, commit, crc, .. } = shard.snapshot;
         let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
         let contents = shard.contents.clone().map(|core| Bound::new(py, Contents { core })).transpose()?;
-        let named = (shard.records, shard.bytes(), shard.footer_crc);
-        let of = (path_text(py, path), access, verify, id, commit, named.0, named.1, named.2, supply, contents);
+        let (id, named) = (hex(&file_id), (shard.records, shard.bytes()));
+        let of = (path_text(py, path), access, verify, id, commit, named.0, named.1, crc, supply, contents);
         Ok((open, of.into_pyobject(py)?))
     }
 }

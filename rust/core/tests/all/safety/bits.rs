@@ -244,6 +244,11 @@ fn make_large(path: &Path, seed: u64, bytes: u64, earlier: bool) {
     writer.close().unwrap();
 }
 
+/// Whether an error names a column.
+fn text_names(errors: &[String], column: &str) -> bool {
+    errors.iter().any(|error| error.contains(&format!(" of field {column}, records ")))
+}
+
 /// Checks a damaged file; `changed` lists the parts that differ from the original.
 fn judge(
     path: &Path,
@@ -280,8 +285,15 @@ fn judge(
     };
     let wanted: Vec<&&Place> = hit.iter().filter(|place| !hidden(place)).collect();
     let file = File::open(path).unwrap();
-    if wanted.iter().any(|place| is_exchanged(&file, live, place)) {
-        return Ok("exchanged for a good page of the index");
+    if let Some(place) = wanted.iter().find(|place| is_exchanged(&file, live, place)) {
+        // An error of the whole chunk. If another of its blocks is damaged, only that one is named.
+        let column = |place: &Place| matches!(place, Place::Block(_, column, ..) if text_names(&errors, column));
+        let named = errors.iter().any(|error| place.is_covered_by(error)) || column(place);
+        return if named {
+            Ok("exchanged for a good page of the index")
+        } else {
+            Err(format!("{place:?} is exchanged"))
+        };
     }
     if let Some(place) = wanted.iter().find(|place| !errors.iter().any(|error| place.is_in(error))) {
         return Err(format!("{place:?} is damaged, and verify says {errors:?}"));

@@ -73,13 +73,6 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
         sound.commits.iter().map(|(_, _, places)| hit(places, changed).into_iter().collect()).collect();
     let whole = |hit: &BTreeSet<&Place>| !hit.iter().any(|place| place.is_structure() && **place != Place::Superblock);
     let newest = hits.iter().position(whole);
-    let file = File::open(bad).unwrap();
-    let exchanged = |(hit, (_, _, places)): (&BTreeSet<&Place>, &(u64, u64, Vec<_>))| {
-        hit.iter().any(|place| is_exchanged(&file, places, place))
-    };
-    if hits.iter().zip(&sound.commits).any(exchanged) {
-        return Ok(("with a page of the index exchanged for a good one", 0, 0));
-    }
     let salvage = match (salvage(bad), newest) {
         (Err(_), None) => return Ok(("nothing left", 0, 0)),
         (Err(error), Some(i)) => return Err(format!("commit {} is whole, but {error}", sound.commits[i].0)),
@@ -94,7 +87,12 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
         return Err(format!("commit {} is whole, but {base} was taken", sound.commits[newest.unwrap()].0));
     }
     let at = sound.commits.iter().position(|(commit, ..)| *commit == base).ok_or("no such commit")?;
-    let (_, records, _) = &sound.commits[at];
+    let (_, records, places) = &sound.commits[at];
+    let file = File::open(bad).unwrap();
+    if hits[at].iter().any(|place| is_exchanged(&file, places, place)) {
+        let outcome = ("with a page of the index exchanged for a good one", 0, 0);
+        return if salvage.is_damaged() { Ok(outcome) } else { Err("an exchanged page is not noticed".to_owned()) };
+    }
     if reader.len() != *records || salvage.records() > sound.commits[0].1 {
         return Err(format!("{} records of commit {base}, {} in all", reader.len(), salvage.records()));
     }
@@ -131,7 +129,7 @@ fn judge(sound: &Sound, bad: &Path, out: &Path, changed: &[Range<u64>]) -> Resul
     save(&salvage, out);
     // Each record is unchanged.
     let footer = footers(&sound.bytes)[at];
-    let id = SnapshotId { file_id: reader.snapshot().file_id, commit: base, footer };
+    let id = SnapshotId { file_id: reader.snapshot().file_id, commit: base, footer, crc: None };
     let original = Reader::open_snapshot(&sound.path("sound.frec"), Access::Mmap, Some(1), id);
     let original = original.map_err(|error| error.to_string())?;
     let copy = Reader::open(out, Access::Mmap, Some(1)).map_err(|error| error.to_string())?;
