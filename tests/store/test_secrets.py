@@ -18,9 +18,11 @@ import fastrecord as fr
 from fastrecord.cli import cli
 from fastrecord.store.requests import Store
 from fastrecord.store.supply import Remote
+from fastrecord.train import train
 from tests.store.conftest import Data, payload
 from tests.support.commands import good
 from tests.support.machines.stores import Fault, Server, serving
+from tests.support.training import small_config
 
 SECRET = "planted7secret"
 QUERY = f"X-Amz-Credential={SECRET}&X-Amz-Signature={SECRET}&sig={SECRET}%2B"
@@ -99,6 +101,17 @@ def test_no_command_shows_a_secret_of_a_url_that_it_cannot_read(
                 seen.append(result.output)
                 if result.exception is not None:
                     seen.append("".join(traceback.format_exception(result.exception)))
+
+
+def test_a_trainer_reads_through_a_cache_and_keeps_no_secret(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(colours.parent, etag='"7"') as address, watched(caplog, tmp_path):
+        url = f"{address.replace('://', f'://user:{SECRET}@')}/{colours.name}?{QUERY}"
+        cache = str(tmp_path / "cache")
+        train(small_config(url, tmp_path / "run", epochs=1, max_steps=1, cache=cache, cache_size="1GiB"))
+        assert list((tmp_path / "cache").glob("*.frec"))
+        assert colours.name in (tmp_path / "run" / "config.toml").read_text()
 
 
 CALLS: tuple[Callable[[str, Path], Any], ...] = (

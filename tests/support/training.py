@@ -73,7 +73,7 @@ def numbers_of(images: Any) -> list[int]:
     ]
 
 
-def small_config(train: Path, out: Path, **options: Any) -> TrainConfig:
+def small_config(train: Path | str, out: Path, **options: Any) -> TrainConfig:
     """Return a fast configuration for one CPU core: a small model, 32 x 32 pixels, one thread."""
     defaults: dict[str, Any] = {
         "train": str(train),

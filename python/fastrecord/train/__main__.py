@@ -86,6 +86,8 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 @click.option(
     "--val", multiple=True, metavar="FILE", help="File or glob to evaluate on after every epoch; may be repeated."
 )
+@_option("--cache", "For URLs: a folder on a local disk that keeps what was read.", metavar="DIR")
+@_option("--cache-size", "Bytes of the cache at most, such as 500GiB. Default: all that is read.", metavar="SIZE")
 @_option("--model", "Any classifier of torchvision, by its name.", metavar="NAME")
 @_option("--zero-init-residual", "Let each residual block of a ResNet begin as the identity: a gentler start.")
 @_option("--epochs", "Passes over the training records.", kind=int)

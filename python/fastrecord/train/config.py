@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from fastrecord.dataset.decoding import Decoder, SixteenBit
+from fastrecord.store.address import Url
 from fastrecord.train.settings_file import read_settings
 
 Augment = Literal["imagenet", "none"]
@@ -46,6 +47,8 @@ class TrainConfig:
     Attributes:
         train: Packed file, glob, or several files, to train on.
         val: The same, to evaluate on after every epoch; None disables evaluation.
+        cache, cache_size: For URLs, a folder on a local disk that keeps what was read, and its size at
+            most, such as "500GiB"; as for `FastRecordDataset`.
         model: Name of a torchvision classifier.
         zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide
             ResNet): the last scale of its normalisation starts at 0, which makes the first steps
@@ -144,6 +147,8 @@ class TrainConfig:
     decoder: Decoder = "auto"
     sixteen_bit: SixteenBit = "reject"
     allow_incomplete: bool = False
+    cache: str | None = None
+    cache_size: str | None = None
     on_error: OnError = "raise"
     max_skipped: float | int | None = 0.05
     lr: float = 0.1
@@ -169,6 +174,11 @@ class TrainConfig:
     print_freq: int = 10
 
     def __post_init__(self) -> None:
+        for name in ("train", "val"):  # the run's folder keeps the settings, and no secret of a URL
+            if isinstance(files := getattr(self, name), str):
+                object.__setattr__(self, name, Url(files))
+            elif isinstance(files, list):
+                object.__setattr__(self, name, [Url(file) if isinstance(file, str) else file for file in files])
         for name in ("epochs", "batch_size", "accumulate", "image_size", "print_freq"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         given = self.lr_step_epochs

@@ -152,7 +152,12 @@ def _open(
     try:
         paths = files if snapshots is None else at_snapshots(files, snapshots)
         dataset = FastRecordDataset(
-            paths, transform=transform, classes=classes, allow_incomplete=config.allow_incomplete
+            paths,
+            transform=transform,
+            classes=classes,
+            allow_incomplete=config.allow_incomplete,
+            cache=config.cache,
+            cache_size=config.cache_size,
         )
         targets = dataset.targets
     except (FastRecordError, ValueError) as error:
