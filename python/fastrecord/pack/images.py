@@ -226,7 +226,7 @@ class ImageJob:
         listing: Listing
         if is_url(source):
             if list_path is not None:
-                raise ValueError(f"{Url(source)}: a list names files of this machine: copy them here, or leave it out")
+                raise ValueError(f"{Url(source)}: a list names files of this machine: leave out list_path")
             listing = list_bucket(Store.of(source, store_options), allow_empty_classes=allow_empty_classes)
         elif list_path is not None:
             listing = list_csv(source, os.fspath(list_path))
