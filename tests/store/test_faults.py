@@ -304,3 +304,13 @@ def test_a_cache_that_was_removed_is_named(server: Server, stored: Data, tmp_pat
     for use in (lambda: fr.FastRecordDataset(stored.url, **more), lambda: dataset[50]):
         with pytest.raises(fr.FastRecordError, match=r"/cache: the cache was removed while.*start.*FR212"):
             use()
+
+
+def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
+    server: Server, stored: Data, tmp_path: Path
+) -> None:
+    server.faults.append(Fault("short", 1))
+    more: dict[str, Any] = {"fields": ("data",), "cache": tmp_path / "cache", "store_options": server.options}
+    with pytest.raises(fr.CorruptFileError, match=r"train/dataset.json: .*FR210"):
+        fr.FastRecordDataset(stored.url, **more)
+    assert len(fr.FastRecordDataset(stored.url, **more)) == stored.total

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -160,7 +161,8 @@ def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | Non
         folder = folder_of(url)
         source = remote.source(Store.of(folder, remote.options))
         try:
-            return Named(folder, Manifest.parse(source.read(NAME), folder.at(NAME)), source)
+            parse = partial(Manifest.parse, where=folder.at(NAME))
+            return Named(folder, parse(source.read(NAME, parse)), source)
         except FileNotFoundError as error:
             if not is_url(error.filename):
                 raise  # of the cache

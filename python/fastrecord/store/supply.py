@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from fastrecord.errors import Code
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
 from fastrecord.store.marks import Part
-from fastrecord.store.requests import Store
+from fastrecord.store.requests import Answer, Store
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
@@ -65,13 +65,20 @@ class Source:
         """The cache, opened at first use in each process."""
         return _cache_of(self.folder, self.limit, _forks if self.folder is not None else 0)
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of a manifest.
+    def read(self, name: str, check: Callable[[bytes], object]) -> bytes:
+        """Return the bytes of a manifest; `check` raises what is wrong with new ones, which are not kept then.
 
         Raises:
             FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
         """
-        return self.cache.manifest(self.store.where(name), partial(self.store.get_changed, name))
+
+        def ask(etag: str | None) -> Answer | None:
+            answer = self.store.get_changed(name, etag)
+            if answer is not None:
+                check(bytes(answer.data))
+            return answer
+
+        return self.cache.manifest(self.store.where(name), ask)
 
     def keep(self, supply: Supply) -> None:
         """Keep what was read of a shard as long as this object lives."""
