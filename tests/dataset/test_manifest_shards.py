@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastrecord as fr
+from fastrecord.dataset.manifest import Manifest
 from fastrecord.dataset.shards import Shards
 from tests.support.child import run_child
 from tests.support.commands import failed, good, run
@@ -187,6 +189,22 @@ def test_a_damaged_manifest_names_the_way_out(folder: Path) -> None:
     (folder / "dataset.json").write_text(json.dumps(known))
     with pytest.raises(FileNotFoundError, match=r"dataset\.json: it names no shard"):
         fr.FastRecordDataset(folder)
+
+
+def test_a_flipped_bit_in_a_manifest_changes_no_data_set(folder: Path) -> None:
+    data = (folder / "dataset.json").read_bytes()
+    known = Manifest.parse(data, "here")
+    refused = 0
+    for bit in range(0, 8 * len(data), 3):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            found = Manifest.parse(bytes(flipped), "here")
+        except fr.FastRecordError:
+            refused += 1
+        else:  # a bit of the checksum's own line
+            assert dataclasses.replace(found, extra={}) == known
+    assert refused > 2.5 * len(data)
 
 
 def test_readers_are_made_when_they_are_used(folder: Path) -> None:

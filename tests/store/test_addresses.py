@@ -29,7 +29,7 @@ def test_a_pack_leaves_the_data_set_of_another_key_as_it_is(
     environment.delete("own")
     good("pack", image_folder, f"s3://bucket/own/{first}/", "--shards", 2)
     before = environment.keys()
-    assert {key.rpartition("/")[0] for key in before} == {f"own/{first}"}
+    assert {key.rpartition("/")[0] for key in before if key.startswith("own/")} == {f"own/{first}"}
     good("pack", image_folder, f"s3://bucket/own/{second}/", "--shards", 1, "--overwrite")
     after = environment.keys()
     assert before.items() <= after.items()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
+from fastrecord._core import crc32c
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
@@ -19,8 +20,11 @@ from fastrecord.store.address import Url
 
 NAME: Final = "dataset.json"
 _FORMAT, _VERSION = "fastrecord-dataset", 1
-_OWN = ("format", "version", "generation", "schema", "classes", "shards")
+_OWN = ("format", "version", "generation", "schema", "classes", "shards", "crc")
 _FILE_IDS = re.compile(r"[0-9a-f]*")
+# What follows the bytes that the checksum is of, and how long it is at most.
+_CRC_BYTES = 32
+_CRC = re.compile(rb',\n "crc": (\d+)\n}\n\Z')
 _BAD_NAME = re.compile(r"[/\\\x00\n]")
 
 
@@ -90,6 +94,9 @@ class Manifest:
             UnsupportedVersionError: a newer fastrecord has written it.
             CorruptFileError: it breaks a rule of docs/manifest.md.
         """
+        end = max(0, len(data) - _CRC_BYTES)
+        if (crc := _CRC.search(data, end)) is not None and int(crc[1]) != crc32c(data[: crc.start()]):
+            raise _bad(where, 'is damaged: its "crc" is not that of the bytes before it')
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as err:
@@ -129,7 +136,8 @@ class Manifest:
         lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in (own | self.extra).items()]
         columns = ",\n  ".join(f"{json.dumps(name)}: {_dumps(values)}" for name, values in self.columns.items())
         lines.append(f'"shards": {{\n  {columns}\n }}')
-        return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
+        body = ("{\n " + ",\n ".join(lines)).encode()
+        return body + b',\n "crc": %d\n}\n' % crc32c(body)
 
     def __len__(self) -> int:
         """Return the number of shards."""
