@@ -12,7 +12,7 @@ import fastrecord as fr
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.child import run_child
 from tests.support.commands import failed, good
-from tests.support.machines.stores import Server, serving
+from tests.support.machines.stores import Fault, Server, serving
 
 
 def _kind(kind: str, address: str, folder: Path) -> tuple[str, dict[str, Any]]:
@@ -42,6 +42,17 @@ def test_each_kind_of_store_is_read(kind: str, stored: Data, tmp_path: Path) -> 
         assert shard[3]["key"] == "record-43"
         with pytest.raises(FileNotFoundError, match="does not exist"):
             fr.FastRecordDataset(f"{url}/none.frec", store_options=options)
+
+
+@pytest.mark.parametrize("status", ["416", "500"])
+def test_a_store_that_refuses_to_send_more_last_bytes_than_there_are_is_read(
+    environment: Server, tmp_path: Path, status: str
+) -> None:
+    (path,) = write_shards(tmp_path / "one", shards=1).glob("*.frec")
+    url = environment.put(f"last-bytes-{status}.frec", path)
+    environment.faults.append(Fault(status, 1000, lambda request: (request.range or "").startswith("bytes=-")))
+    assert fr.FastRecordDataset(url, fields=("data",))[7]["data"] == payload(7)
+    assert "good" in good("verify", url)
 
 
 def test_a_web_server_is_only_read(stored: Data, tmp_path: Path) -> None:
