@@ -15,20 +15,16 @@ from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.operations.shard_names import Part
-from fastrecord.pack.bucket import list_bucket
 from fastrecord.pack.division import plan, usual_shards
-from fastrecord.pack.list_source import ListSource
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Labels, Target, class_table, number_labels, open_target
 from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pairs import pack_pairs
 from fastrecord.pack.recode import Recode
-from fastrecord.pack.records import Chosen, store
 from fastrecord.schema import FieldType, Schema, image, int64, string
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import Store
 
 if TYPE_CHECKING:
     from fastrecord.operations.upload import Upload
@@ -143,6 +139,10 @@ def pack_folder(
     if list_path is not None and not is_url(src):
         listing = list_csv(os.fspath(src), os.fspath(list_path))
     if listing is not None and (listing.columns or mapping or types or fill):
+        # Imported here: packing a folder needs no numpy.
+        from fastrecord.pack.list_source import ListSource
+        from fastrecord.pack.records import Chosen, store
+
         return store(
             ListSource(listing),
             os.fspath(out),
@@ -227,6 +227,9 @@ class ImageJob:
         if is_url(source):
             if list_path is not None:
                 raise ValueError(f"{Url(source)}: a list names files of this machine: leave out list_path")
+            from fastrecord.pack.bucket import list_bucket
+            from fastrecord.store.requests import Store
+
             listing = list_bucket(Store.of(source, store_options), allow_empty_classes=allow_empty_classes)
         elif list_path is not None:
             listing = list_csv(source, os.fspath(list_path))
