@@ -216,6 +216,7 @@ def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
         "recognised": None,
         "manifest": None,
         "not_named": None,
+        "left_out": [],
     }
 
 

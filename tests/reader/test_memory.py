@@ -142,7 +142,7 @@ def test_work_under_any_limit_of_memory_is_done_or_a_memory_error(path: Path, tm
     limits = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 64, 1024]
     arguments = [str(path), str(tmp_path / "out.frec"), *WORK[name], *(str(limit * MIB) for limit in limits)]
     package = os.path.dirname(os.path.dirname(_core.__file__ or ""))
-    environment = {**os.environ, "PYTHONPATH": package, "MALLOC_ARENA_MAX": "1"}
+    environment = {**os.environ, "PYTHONPATH": package, "MALLOC_ARENA_MAX": "1", "RUST_BACKTRACE": "0"}
     child = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=120, env=environment
     )

@@ -55,7 +55,7 @@ def test_a_reader_does_not_travel_to_a_twin(twins: tuple[Path, Path]) -> None:
 
 def test_a_copy_sends_a_twin(server: Server, twins: tuple[Path, Path]) -> None:
     one, two = twins
-    url = "s3://bucket/twins"
+    url = "s3://bucket/twins-copied"
     fr.copy(one, url, store_options=server.options)
     assert fr.copy(one, url, store_options=server.options).copied == []
     assert fr.copy(two, url, overwrite=True, store_options=server.options).copied == [NAME]

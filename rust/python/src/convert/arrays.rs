@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::convert::numbers::not_wanted;
 use crate::convert::numbers::number_bytes;
 use crate::convert::numbers::wrong;
+use crate::convert::objects::int;
 use fastrecord_core::{ArrayType, DType};
 use half::{bf16, f16};
 use numpy::PyArrayDescr;
@@ -72,7 +73,7 @@ pub(crate) fn array_over<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = buffer.py();
     let shape = PyTuple::new(py, shape)?;
-    numpy(py)?.ndarray.bind(py).call1((shape, dtype_of(py, dtype)?, buffer, offset))
+    numpy(py)?.ndarray.bind(py).call1((shape, dtype_of(py, dtype)?, buffer, int(py, offset)?))
 }
 
 /// Creates a read-only array that owns a copy of the bytes.

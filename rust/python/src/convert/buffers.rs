@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
 use crate::convert::arrays::tensor_array;
+use crate::convert::objects::int;
 
 /// The owner that keeps the bytes alive and in place.
 pub(crate) enum Bytes {
@@ -73,7 +74,7 @@ pub(crate) fn export(py: Python<'_>, bytes: Bytes) -> PyResult<Py<PyAny>> {
 #[inline]
 pub(crate) fn slice<'py>(view: &Bound<'py, PyAny>, offset: u64, length: u64) -> PyResult<Bound<'py, PyAny>> {
     let py = view.py();
-    let (start, stop) = (offset.into_pyobject(py)?, (offset + length).into_pyobject(py)?);
+    let (start, stop) = (int(py, offset)?, int(py, offset + length)?);
     // SAFETY: PySlice_New takes its own references to two objects, which live here. It returns a
     // new reference, or null and an error. (`PySlice::new` leaks the numbers that it creates: 64
     // bytes per slice.)

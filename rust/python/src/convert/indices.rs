@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
 
 use fastrecord_core::Schema;
 use fastrecord_core::memory::{collected, copied, room};
 
+use crate::convert::objects::empty_list;
 use crate::error::NO_MEMORY;
 use crate::error::{SchemaError, coded, to_py};
 
@@ -85,7 +87,7 @@ pub(crate) fn list_of<'py>(
     py: Python<'py>,
     items: impl Iterator<Item = PyResult<Bound<'py, PyAny>>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
+    let list = empty_list(py)?;
     for item in items {
         list.append(item?)?;
     }
@@ -180,7 +182,9 @@ fn check_keys(value: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// Parses JSON text to a Python object.
 pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import("json")?.call_method1("loads", (text,))
+    static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // Conversions from `str` panic if there is too little memory; this is a `MemoryError`.
+    LOADS.import(py, "json", "loads")?.call1((PyString::from_bytes(py, text.as_bytes())?,))
 }
 
 /// Builds the core's schema from a `fastrecord.Schema`, or from a mapping accepted by its

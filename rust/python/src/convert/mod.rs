@@ -7,4 +7,5 @@ pub(crate) mod compression;
 pub(crate) mod images;
 pub(crate) mod indices;
 pub(crate) mod numbers;
+pub(crate) mod objects;
 pub(crate) mod verify;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fastrecord_core::{DType, Damage, FieldIndex, FieldType, ListItem, Records, Verify};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
@@ -78,7 +79,7 @@ impl<'py> Builder<'_, 'py> {
             return Ok(list_of(py, numbers)?.into_any());
         }
         let offset = self.offset + all.range.start as u64;
-        array_over(self.view, offset, dtype, all.shape.iter().copied())?.call_method0("tolist")
+        array_over(self.view, offset, dtype, all.shape.iter().copied())?.call_method0(intern!(py, "tolist"))
     }
 
     fn item(&self, kind: &FieldType, item: &ListItem) -> PyResult<Bound<'py, PyAny>> {

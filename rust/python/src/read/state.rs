@@ -10,7 +10,7 @@ use fastrecord_core::{
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString};
 
 use crate::convert::arrays::{array_of, array_over, new_array, number, stacked};
 use crate::convert::buffers::{BatchMemory, Bytes, export, slice, with_writable};
@@ -227,7 +227,7 @@ impl ReaderState {
                 other => Err(PyTypeError::new_err(format!("a field of type {other} cannot be read"))),
             },
             Datum::Str(text) if *kind == FieldType::Json => self.parsed(py, field, record, &text),
-            Datum::Str(text) => Ok(text.into_pyobject(py)?.into_any()),
+            Datum::Str(text) => Ok(PyString::from_bytes(py, text.as_bytes())?.into_any()),
             Datum::Int(number) => Ok(number.into_pyobject(py)?.into_any()),
             Datum::Float(number) => Ok(number.into_pyobject(py)?.into_any()),
             Datum::Missing => Ok(py.None().into_bound(py)),
