@@ -234,7 +234,7 @@ def test_a_malformed_state_is_refused_and_changes_nothing(
 
 
 def test_states_of_other_samplers_and_other_data_are_refused(data: fr.FastRecordDataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the state has version 1, but FastRecordBatchSampler reads 3"):
+    with pytest.raises(ValueError, match="the state has version 1, but FastRecordBatchSampler reads 4"):
         own(data).load_state_dict(foreign(data).state_dict())
     with pytest.raises(ValueError, match="another kind of batch sampler"):
         foreign(data).load_state_dict(own(data).state_dict())

@@ -146,9 +146,8 @@ class Sized:
 
     def __init__(self, n: int, size: int) -> None:
         self.n = n
-        self.snapshots = [
-            {"path": f"{i}.frec", "file_id": str(i), "commit": 1, "records": n // 2, "bytes": size // 2} for i in (0, 1)
-        ]
+        about = {"file_id": "1", "commit": 1, "records": n // 2, "footer_crc": 5}
+        self.snapshots = [{"path": f"{i}.frec", "bytes": size // 2, **about} for i in (0, 1)]
 
     def __len__(self) -> int:
         return self.n
@@ -208,7 +207,7 @@ def altered(**changes: Any) -> dict[str, Any]:
         (
             altered(version=2),
             ValueError,
-            "the state has version 2, but FastRecordBatchSampler reads 3: start without it",
+            "the state has version 2, but FastRecordBatchSampler reads 4: start without it",
         ),
         (altered(version=True), ValueError, "the state has version True"),
         (

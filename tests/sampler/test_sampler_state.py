@@ -83,7 +83,7 @@ class Files:
 
     def __init__(self, *files: tuple[str, int, int]) -> None:
         self.snapshots = [
-            {"path": f"/data/{number}.frec", "file_id": file_id, "commit": commit, "records": records}
+            {"path": f"/data/{number}.frec", "file_id": file_id, "commit": commit, "records": records, "footer_crc": 5}
             for number, (file_id, commit, records) in enumerate(files)
         ]
 
@@ -114,10 +114,10 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, shuffle=T
         (altered(STATE, batches_done=7), ValueError, "leaves no batch: it has 7 done, an epoch has 7"),
         (altered(STATE, batches_done=-1), ValueError, "batches_done is at least 0, not -1"),
         (altered(STATE, epoch="3"), TypeError, "epoch is an int, not str"),
-        (altered(STATE, version=4), ValueError, "version 4, but FastRecordBatchSampler reads 3"),
+        (altered(STATE, version=3), ValueError, "version 3, but FastRecordBatchSampler reads 4"),
         (altered(STATE, snapshots={}), TypeError, "snapshots is a list of dicts"),
         (
-            {"version": 3, "seed": 0},
+            {"version": 4, "seed": 0},
             ValueError,
             "the state has no epoch, batches_done, global_batch_size",
         ),
@@ -158,7 +158,7 @@ def test_a_state_of_a_file_is_refused_when_records_have_been_appended(packed: Pa
     with fr.Writer(path, mode="a") as writer:
         writer.append({"image": encode(99), "label": 0, "key": "new"})
     with pytest.raises(
-        ValueError, match=r"train\.frec.* at commit 2 with 13 records, but the state .* with 12 records"
+        ValueError, match=r"train\.frec.* at commit 2 with 13 records, .*but the state .* with 12 records"
     ):
         FastRecordBatchSampler(fr.FastRecordDataset(path), 4, shuffle=True).load_state_dict(state)
 
@@ -244,19 +244,6 @@ def test_states_of_many_files_refuse_others(count: int) -> None:
         FastRecordBatchSampler(many(count, changed=count - 1), 8).load_state_dict(state)
     with pytest.raises(ValueError, match=f"the state has {count} files, but the data have {count + 1}"):
         FastRecordBatchSampler(many(count + 1), 8).load_state_dict(state)
-
-
-def test_a_state_that_lists_many_files_still_loads() -> None:
-    """Earlier versions listed all files."""
-    data = many(300)
-    state = FastRecordBatchSampler(data, 8).state_dict(batches_done=2)
-    listed = [{key: file[key] for key in ("file_id", "commit", "records")} for file in data.snapshots]
-    sampler = FastRecordBatchSampler(data, 8)
-    sampler.load_state_dict({**state, "snapshots": listed})
-    assert sampler.state_dict()["batches_done"] == 2
-    listed[7]["commit"] = 9
-    with pytest.raises(ValueError, match=r"file 7 of the data \(/data/7\.frec\)"):
-        sampler.load_state_dict({**state, "snapshots": listed})
 
 
 def test_a_state_cannot_be_changed_through_what_was_returned() -> None:

@@ -80,3 +80,11 @@ def test_a_twin_put_over_an_open_object_is_an_error_and_never_a_mixture(
     fr.write_manifest(url, store_options=server.options)
     other = fr.FastRecordDataset(url, fields=("label",), cache=tmp_path / "cache", store_options=server.options)
     assert {other[EACH + at]["label"] for at in range(MORE)} == {1}
+
+
+def test_a_state_does_not_resume_on_a_twin(twins: tuple[Path, Path]) -> None:
+    one, two = (fr.FastRecordDataset(folder, fields=("label",)) for folder in twins)
+    state = fr.FastRecordLoader(one, batch_size=5).state_dict()
+    fr.FastRecordLoader(fr.FastRecordDataset(twins[0], fields=("label",)), batch_size=5).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"file 0 of the data \(.*two/train-.*with \d+ records, footer"):
+        fr.FastRecordLoader(two, batch_size=5).load_state_dict(state)

@@ -16,9 +16,9 @@ from fastrecord.sampler.blocks import Blocks, check_shuffle
 Tail = Literal["pad", "drop", "exact"]
 
 TAILS: tuple[str, ...] = get_args(Tail)
-STATE_VERSION = 3
+STATE_VERSION = 4
 _BLOCKS = ("block_records", "window_blocks")
-_FILE = ("file_id", "commit", "records")
+_FILE = ("file_id", "commit", "records", "footer_crc")
 # A state lists at most this many files; of more it has a digest, so that it stays small.
 _LISTED = 256
 
@@ -32,12 +32,12 @@ def files_of(snapshots: Sequence[Mapping[str, Any]]) -> Files:
         snapshots: The snapshot of each file.
 
     Returns:
-        `file_id`, `commit` and `records` of each; of more than 256, their number as `files`, and
-        the SHA-256 of a line for each with these three, separated by spaces.
+        `file_id`, `commit`, `records` and `footer_crc` of each; of more than 256, their number as
+        `files`, and the SHA-256 of a line for each with these four, separated by spaces.
     """
     if len(snapshots) <= _LISTED:
         return [{key: file[key] for key in _FILE} for file in snapshots]
-    lines = "".join(f"{file['file_id']} {file['commit']} {file['records']}\n" for file in snapshots)
+    lines = "".join(" ".join(str(file[key]) for key in _FILE) + "\n" for file in snapshots)
     return {"files": len(snapshots), "sha256": hashlib.sha256(lines.encode()).hexdigest()}
 
 
@@ -166,4 +166,5 @@ class State:
 
 
 def _describe(file: Mapping[str, Any]) -> str:
-    return f"{file.get('file_id')} at commit {file.get('commit')} with {file.get('records')} records"
+    file_id, commit, records, footer_crc = (file.get(key) for key in _FILE)
+    return f"{file_id} at commit {commit} with {records} records, footer {footer_crc}"
