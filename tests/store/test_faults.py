@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.server
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +19,9 @@ import fastrecord as fr
 from fastrecord.store import requests
 from fastrecord.store.requests import Store
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
+from tests.support.commands import failed
 from tests.support.machines.stores import Fault, Request, Server, serving
+from tests.torture.experiment import ROOT
 
 
 def _data(request: Request) -> bool:
@@ -314,3 +319,22 @@ def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
     with pytest.raises(fr.CorruptFileError, match=r"train/dataset.json: .*FR210"):
         fr.FastRecordDataset(stored.url, **more)
     assert len(fr.FastRecordDataset(stored.url, **more)) == stored.total
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_cache_on_a_file_system_without_locks_is_refused_by_name(tmp_path: Path) -> None:
+    shim = tmp_path / "no_locks.so"
+    source = ROOT / "tests" / "support" / "disks" / "no_locks.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+    folder = write_shards(tmp_path / "one", shards=1)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import fastrecord as fr; fr.FastRecordDataset({folder.as_uri()!r}, cache='cache')"],
+        env=os.environ | {"LD_PRELOAD": str(shim)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "/cache/fastrecord-cache: its file system has no locks: put the cache on a local disk [FR212]" in done.stderr
+
+
+def test_a_copy_between_folders_of_this_machine_is_refused(tmp_path: Path) -> None:
+    assert "one of SRC and DST is a URL" in failed(
+        "copy", write_shards(tmp_path / "one", shards=1), tmp_path / "two", status=2
+    )

@@ -24,6 +24,10 @@ def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     written last and at once. Credentials, region and endpoint are those of the environment (AWS_ACCESS_KEY_ID, ...).
     """
     from fastrecord.operations.transfer import copy as run
+    from fastrecord.store import is_url
+
+    if is_url(src) == is_url(dst):
+        raise click.UsageError("one of SRC and DST is a URL: `cp` copies files of this machine")
 
     with progress_of_total(quiet=quiet, unit="B", desc=dst) as show:
         summary = run(src, dst, overwrite=overwrite, progress=show)

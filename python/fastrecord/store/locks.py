@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from fastrecord.errors import Code
 
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
@@ -36,6 +39,9 @@ def try_lock(descriptor: int, start: int, count: int = 1, *, shared: bool = Fals
     except OSError as err:
         if err.errno in (errno.EAGAIN, errno.EACCES):
             return False
+        if err.errno == errno.ENOLCK:
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            raise Code.CACHE.error(f"{place}: its file system has no locks: put the cache on a local disk") from None
         raise
     return True
 
