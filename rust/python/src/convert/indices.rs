@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
 
 use fastrecord_core::Schema;
@@ -182,9 +182,9 @@ fn check_keys(value: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// Parses JSON text to a Python object.
 pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // Conversions from `str` panic if there is too little memory; this is a `MemoryError`.
-    LOADS.import(py, "json", "loads")?.call1((PyString::from_bytes(py, text.as_bytes())?,))
+    let text = PyString::from_bytes(py, text.as_bytes())?;
+    py.import(intern!(py, "json"))?.getattr(intern!(py, "loads"))?.call1((text,))
 }
 
 /// Builds the core's schema from a `fastrecord.Schema`, or from a mapping accepted by its
