@@ -51,6 +51,33 @@ def test_options_on_the_command_line_lead_to_a_store(server: Server, stored: Dat
     assert "planted7secret" not in told
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("retry_seconds=planted7secret", "retry_seconds is a number of seconds above 0"),
+        ("silence_seconds=nan", "silence_seconds is a number of seconds above 0"),
+        ("retry_config=planted7secret", "retry_config: retry_seconds says"),
+        ("client_options=planted7secret", "client_options is a dict"),
+        ("endpoint=planted7secret", "endpoint begins with http:// or https://"),
+        ("region=a\nplanted7secret", "region has a control character"),
+        ("allow_http=planted7secret", "a value of an option is wrong"),
+        ("planted7option=x", "'planted7option' is not valid"),
+    ],
+)
+def test_an_option_that_no_store_can_have_is_one_line(stored: Data, option: str, why: str) -> None:
+    told = failed("info", "--store", option, stored.url)
+    assert told.startswith(f"error: {stored.url}: ")
+    assert why in told
+    assert "FR211" in told
+    assert "\n" not in told.strip()
+    assert "planted7secret" not in told
+
+
+def test_options_of_the_client_stand_beside_those_of_the_store(server: Server, stored: Data) -> None:
+    options = {**server.options, "allow_http": "true", "user_agent": "reader"}
+    assert fr.FastRecordDataset(stored.url, fields=("data",), store_options=options)[4]["data"] == payload(4)
+
+
 @pytest.mark.usefixtures("profile")
 def test_a_profile_that_is_not_there_is_named() -> None:
     with pytest.raises(fr.FastRecordError, match=r"no credentials: .*\(other\).*FR211"):

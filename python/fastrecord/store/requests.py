@@ -47,6 +47,9 @@ PART = 8 << 20
 # Options of a store that are not obstore's: for how long a request that fails is made again, and for how long
 # no byte may come.
 _SETTINGS = {"retry_seconds": 180.0, "silence_seconds": 60.0}
+_ENDPOINTS = ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")
+# Options of obstore's client, which stand beside those of the store.
+_CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "root_certificate", "user_agent")
 # The longest pause between two attempts, in seconds.
 _LONGEST_PAUSE = 15.0
 # Nothing limits how long a whole answer takes.
@@ -296,9 +299,9 @@ def _opened(store: Store, sending: bool = False) -> Any:
     `_asked` makes requests again. Only parts that are sent are left to obstore: else all others would be sent again.
     """
     obstore = _obstore()
-    options = {name: value for name, value in store.options.items() if name not in _SETTINGS}
-    if "retry_config" in options:
-        raise ValueError("store_options has retry_config: retry_seconds says for how long requests are made again")
+    options = {name: value for name, value in store.options.items() if name not in (*_SETTINGS, *_CLIENT)}
+    if why := _wrong(options):
+        raise _cannot_open(store, why)
     retry_seconds, silence_seconds = setting(store, "retry_seconds"), setting(store, "silence_seconds")
     url = store.file or store.url
     if url.is_local:
@@ -313,7 +316,8 @@ def _opened(store: Store, sending: bool = False) -> Any:
         # A part that is sent shows no progress, and so many share a line.
         silence = timedelta(seconds=silence_seconds * (PARALLEL if sending else 1))
         limits = {"timeout": _NO_LIMIT, "read_timeout": silence}
-        options["client_options"] = limits | dict(options.get("client_options") or {})
+        client = {name: store.options[name] for name in _CLIENT if name in store.options}
+        options["client_options"] = limits | client | dict(options.get("client_options") or {})
         if url.user:
             password = base64.b64encode(unquote_to_bytes(url.user if ":" in url.user else f"{url.user}:")).decode()
             options["client_options"].setdefault("default_headers", {"authorization": f"Basic {password}"})
@@ -329,20 +333,38 @@ def _opened(store: Store, sending: bool = False) -> Any:
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
         # A value may be secret, or be in the place of one.
         what = said(err) if "parse" not in str(err) else "a value of an option is wrong"
-        raise Code.STORE.error(f"{store.url}: no store can be opened: {what}: check the URL and the options") from None
+        raise _cannot_open(store, what) from None
+
+
+def _cannot_open(store: Store, why: str) -> Exception:
+    return Code.STORE.error(f"{store.url}: no store can be opened: {why}: check the URL and the options")
+
+
+def _wrong(options: Mapping[str, Any]) -> str | None:
+    """Return why obstore cannot take these options, if it would panic; their values may be secret."""
+    if "retry_config" in options:
+        return "store_options has retry_config: retry_seconds says for how long requests are made again"
+    if not isinstance(options.get("client_options") or {}, Mapping):
+        return "client_options is a dict"
+    for name, value in options.items():
+        if isinstance(value, str) and not value.isprintable() and "service_account" not in name:
+            return f"{name} has a control character"
+        if name in _ENDPOINTS and not re.match("https?://[^/]", str(value)):
+            return f"{name} begins with http:// or https://"
+    return None
 
 
 def setting(store: Store, name: str) -> float:
     """Return one of `_SETTINGS` of a store.
 
     Raises:
-        ValueError: it is not a number above 0.
+        FastRecordError: it is not a number above 0.
     """
     value = store.options.get(name, _SETTINGS[name])
     with suppress(TypeError, ValueError):
         if 0 < (seconds := float(value)) < math.inf:
             return seconds
-    raise ValueError(f"store option {name} is a number of seconds above 0, not {value!r}")
+    raise _cannot_open(store, f"{name} is a number of seconds above 0")
 
 
 def _at(store: Store, name: str, *, sending: bool = False) -> tuple[Any, str]:
@@ -352,7 +374,7 @@ def _at(store: Store, name: str, *, sending: bool = False) -> tuple[Any, str]:
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
-    found = [options.get(name) for name in ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")]
+    found = [options.get(name) for name in _ENDPOINTS]
     found += [value for value in options.values() if isinstance(value, str) and value.startswith("http:")]
     found += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
     return str(next(filter(None, found), ""))
