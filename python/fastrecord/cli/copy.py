@@ -21,7 +21,7 @@ def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
 
     SRC is a folder with a dataset.json, or a .frec file; DST is the folder that becomes its copy, or the file. One of
     them is a URL. Shards that are there already are left out, so a copy that was broken off continues; the manifest is
-    written last and at once. Credentials, region and endpoint are those of the environment (AWS_ACCESS_KEY_ID, ...).
+    written last and at once. --store, the environment or a profile gives credentials, region and endpoint.
     """
     from fastrecord.operations.transfer import copy as run
     from fastrecord.store import is_url

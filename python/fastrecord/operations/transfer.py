@@ -142,7 +142,7 @@ def _copy_file(
         send(store, name, src)
     else:
         with Staging(dst, overwrite=overwrite) as staging:
-            size = _fetch(store, name, staging.path)
+            size = _fetch(store, name, staging)
             staging.finish()
     if progress is not None:
         progress(size, size)
@@ -190,7 +190,7 @@ class _Ends:
             _refuse_damaged(path, path, entry)
             return False
         with Staging(path, overwrite=True) as staging:
-            _fetch(self.store, entry.name, staging.path, entry)
+            _fetch(self.store, entry.name, staging, entry)
             staging.finish()
         return True
 
@@ -328,14 +328,18 @@ def send(store: Store, name: str, path: str, *, parallel: int = PARALLEL) -> Non
     raise Code.STORE.error(f"{store.where(name)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
 
 
-def _fetch(store: Store, name: str, path: str, entry: ShardEntry | None = None) -> int:
+def _fetch(store: Store, name: str, staging: Staging, entry: ShardEntry | None = None) -> int:
     """Bring a file, and compare all that a reader uses of it with its checksums; return its bytes."""
-    about = store.get(name, 0, 1)
+    about, path = store.get(name, 0, 1), staging.path
     for attempt in range(1, _ATTEMPTS + 1):
         with open(path, "wb") as file:
             file.truncate(about.size)
-            store.download(name, [(0, about.size)], path, about.etag)
-            os.fsync(file.fileno())
+            try:
+                store.download(name, [(0, about.size)], path, about.etag)
+                os.fsync(file.fileno())
+            except OSError as err:
+                err.filename = err.filename or staging.given
+                raise
         try:
             _refuse_damaged(path, store.where(name), entry)
             break

@@ -327,5 +327,18 @@ def cache(disk: Path, work: Path) -> None:
     assert [*dataset.__getitems__(range(400))] == [*here.__getitems__(range(400))]
 
 
+@scenario
+def copy(disk: Path, work: Path) -> None:
+    write_rows(work / "in.frec", 400, largest=8_000)
+    ballast = Ballast(disk)
+    for _ in range(2):
+        told = failed("copy", (work / "in.frec").as_uri(), disk / "out.frec")
+        assert f"error: {disk / 'out.frec'}: {FULL}" in told
+        assert ballast.others() == []
+    ballast.remove()
+    good("copy", (work / "in.frec").as_uri(), disk / "out.frec")
+    assert (disk / "out.frec").read_bytes() == (work / "in.frec").read_bytes()
+
+
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
