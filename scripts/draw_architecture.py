@@ -93,10 +93,8 @@ def architecture() -> str:
         # Files from files.
         arrow((160, 234), (160, 262), dashed=True),
         arrow((420, 234), (420, 262), dashed=True),
-        Box(
-            20, 264, 280, 74, WRITE, "Files from files", ("merge, split, shuffle, compact",), "operations/, copy/"
-        ).draw(),
-        Box(320, 264, 200, 74, READ, "Check and save", ("verify, repair",), "operations/, repair/").draw(),
+        Box(20, 264, 280, 74, WRITE, "Files from files", ("merge, split, shuffle, compact",), "files/, copy/").draw(),
+        Box(320, 264, 200, 74, READ, "Check and save", ("verify, repair",), "files/, repair/").draw(),
         arrow((820, 234), (820, 374)),
         # Readers.
         label(20, 366, "Reading"),

@@ -23,8 +23,8 @@ from fastrecord._core import (
     __version__ as __version__,
     decode_image as decode_image,
 )
-from fastrecord.operations.add_field import add_field as add_field
-from fastrecord.operations.add_field import drop_field as drop_field
+from fastrecord.files.fields import add_field as add_field
+from fastrecord.files.fields import drop_field as drop_field
 from fastrecord.schema import (
     FieldType as FieldType,
     Schema as Schema,
@@ -68,26 +68,26 @@ if typing.TYPE_CHECKING:
     from fastrecord.diagnose.doctor import examine as examine
     from fastrecord.diagnose.stats import file_stats as file_stats
     from fastrecord.diagnose.stats_plot import plot_stats as plot_stats
+    from fastrecord.files.export import export_records as export_records
+    from fastrecord.files.extraction import extract_records as extract_records
+    from fastrecord.files.indexing import index_file as index_file
+    from fastrecord.files.manifest import check_manifest as check_manifest
+    from fastrecord.files.manifest import clean_manifest as clean_manifest
+    from fastrecord.files.manifest import write_manifest as write_manifest
+    from fastrecord.files.metadata import set_metadata as set_metadata
+    from fastrecord.files.rewrite import compact as compact
+    from fastrecord.files.rewrite import merge as merge
+    from fastrecord.files.rewrite import shuffle as shuffle
+    from fastrecord.files.rewrite import split as split
+    from fastrecord.files.salvage import repair as repair
+    from fastrecord.files.subset import select as select
+    from fastrecord.files.transfer import copy as copy
     from fastrecord.loader.delivery import Delivery as Delivery
     from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
     from fastrecord.loader.skip import Skip as Skip
     from fastrecord.loader.skip import SkippedRecord as SkippedRecord
     from fastrecord.loader.stats import LoaderStats as LoaderStats
-    from fastrecord.operations.export import export_records as export_records
-    from fastrecord.operations.extract import extract_records as extract_records
-    from fastrecord.operations.index import index_file as index_file
-    from fastrecord.operations.manifest import check_manifest as check_manifest
-    from fastrecord.operations.manifest import clean_manifest as clean_manifest
-    from fastrecord.operations.manifest import write_manifest as write_manifest
-    from fastrecord.operations.metadata import set_metadata as set_metadata
-    from fastrecord.operations.repair import repair as repair
-    from fastrecord.operations.rewrite import compact as compact
-    from fastrecord.operations.rewrite import merge as merge
-    from fastrecord.operations.rewrite import shuffle as shuffle
-    from fastrecord.operations.rewrite import split as split
-    from fastrecord.operations.select import select as select
-    from fastrecord.operations.transfer import copy as copy
     from fastrecord.pack.datasets import pack_dataset as pack_dataset
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
@@ -121,34 +121,34 @@ _LAZY = {
     "SkippedRecord": "loader.skip",
     "bench_file": "diagnose.bench",
     "browse": "diagnose.browse",
-    "check_manifest": "operations.manifest",
+    "check_manifest": "files.manifest",
     "class_weights": "sampler.draws",
-    "clean_manifest": "operations.manifest",
+    "clean_manifest": "files.manifest",
     "collate": "dataset.collate",
-    "compact": "operations.rewrite",
+    "compact": "files.rewrite",
     "concat": "dataset.dataset",
-    "copy": "operations.transfer",
+    "copy": "files.transfer",
     "mix": "dataset.mix",
     "diff_files": "diagnose.compare",
     "examine": "diagnose.doctor",
-    "export_records": "operations.export",
-    "extract_records": "operations.extract",
+    "export_records": "files.export",
+    "extract_records": "files.extraction",
     "file_stats": "diagnose.stats",
     "import_records": "pack.records",
-    "index_file": "operations.index",
-    "merge": "operations.rewrite",
+    "index_file": "files.indexing",
+    "merge": "files.rewrite",
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
     "plan_training": "plan.plan",
     "plot_stats": "diagnose.stats_plot",
-    "repair": "operations.repair",
-    "select": "operations.select",
-    "set_metadata": "operations.metadata",
-    "shuffle": "operations.rewrite",
-    "split": "operations.rewrite",
+    "repair": "files.salvage",
+    "select": "files.subset",
+    "set_metadata": "files.metadata",
+    "shuffle": "files.rewrite",
+    "split": "files.rewrite",
     "transforms": "transforms",
-    "write_manifest": "operations.manifest",
+    "write_manifest": "files.manifest",
 }
 
 __all__ = sorted(

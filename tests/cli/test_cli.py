@@ -81,7 +81,7 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
         "    sys.argv[1:] = [*command, '--help']\n"
         "    try: c.main()\n"
         "    except SystemExit as e: assert e.code == 0\n"
-        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.operations.rewrite'}\n"
+        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.files.rewrite'}\n"
         "print(heavy & set(sys.modules))"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

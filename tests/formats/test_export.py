@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.files.export import export_records
 from fastrecord.interchange import Card
-from fastrecord.operations.export import export_records
 from tests.support.commands import failed, flip, good
 from tests.support.rewriting import SCHEMA, write_rows
 
@@ -285,7 +285,7 @@ def test_a_failing_progress_function_cancels_the_export(rows: Path, tmp_path: Pa
 
 SLOW = """
 import sys, time
-from fastrecord.operations import export
+from fastrecord.files import export
 def progress(done, total):
     print("half", flush=True)
     time.sleep(60)

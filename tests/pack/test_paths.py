@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.operations.extract import extract_records
+from fastrecord.files.extraction import extract_records
 from fastrecord.terminal import PrintableFormatter, printable
 from tests.conftest import encode
-from tests.operations.test_extract import files_below, keyed
+from tests.files.test_extract import files_below, keyed
 from tests.support.commands import failed, good, run
 from tests.support.packing import keys, small_folder
 
@@ -210,7 +210,7 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_one_named_leftover_
     path = keyed(tmp_path / "a.frec", [f"{i}.jpg" for i in range(200)])
     program = (
         "import os, signal, sys\n"
-        "from fastrecord.operations.extract import extract_records\n"
+        "from fastrecord.files.extraction import extract_records\n"
         "extract_records(sys.argv[1], sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, path, tmp_path / "out"], check=False, timeout=100)

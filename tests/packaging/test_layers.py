@@ -36,7 +36,7 @@ FLOORS = {
         schema store transforms
         look
         dataset interchange
-        formats operations sampler
+        formats files sampler
         pack
         loader ray
         diagnose

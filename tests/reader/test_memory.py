@@ -154,7 +154,7 @@ def test_work_under_any_limit_of_memory_is_done_or_a_memory_error(path: Path, tm
 
 LIMITED = """
 import os, resource, sys
-import fastrecord.operations.extract
+import fastrecord.files.extraction
 from fastrecord.cli import main
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), used + int(sys.argv[1])))

@@ -23,7 +23,7 @@ def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     them is a URL. Shards that are there already are left out, so a copy that was broken off continues; the manifest is
     written last and at once. --store, the environment or a profile gives credentials, region and endpoint.
     """
-    from fastrecord.operations.transfer import copy as run
+    from fastrecord.files.transfer import copy as run
     from fastrecord.store import is_url
 
     if is_url(src) == is_url(dst):

@@ -54,7 +54,7 @@ def export(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> N
 
     DST appears when everything is written. After an error or Ctrl-C it is absent, or with --overwrite the old one.
     """
-    from fastrecord.operations.export import check_format, export_records
+    from fastrecord.files.export import check_format, export_records
 
     try:
         check_format(options["format"], options["shard_size"], options["settings"])

@@ -13,7 +13,7 @@ from fastrecord.cli.options import path_type, quiet_option
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 if TYPE_CHECKING:
-    from fastrecord.operations.index import IndexSummary
+    from fastrecord.files.indexing import IndexSummary
 
 
 @click.command()
@@ -45,7 +45,7 @@ def index(
 
     Exit status: 0 all files are indexed; 1 an error; 2 wrong usage; 130 Ctrl-C.
     """
-    from fastrecord.operations.index import index_file
+    from fastrecord.files.indexing import index_file
 
     failed = False
     for file in files:

@@ -342,7 +342,7 @@ def extract(file: str, out: str, records: list[range] | None, quiet: bool, as_js
     DIR is created if absent; its other files stay. Checksums are verified. All keys are checked before the first file
     is written: none leads out of DIR, and no link below it is followed. A file gets its name when it is whole.
     """
-    from fastrecord.operations.extract import extract_records
+    from fastrecord.files.extraction import extract_records
 
     options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
     large: list[str] = []

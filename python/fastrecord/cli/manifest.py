@@ -38,7 +38,7 @@ def manifest(
 
     Exit status: 0 good; 1 an error, or --check found a difference; 2 wrong usage; 130 Ctrl-C.
     """
-    from fastrecord.operations.manifest import check_manifest, clean_manifest, write_manifest
+    from fastrecord.files.manifest import check_manifest, clean_manifest, write_manifest
 
     if check and clean:
         raise click.UsageError("give --check or --clean: one changes nothing, the other removes files")

@@ -11,7 +11,7 @@ from fastrecord.cli.options import output, path_type, quiet_option, summary_opti
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 if TYPE_CHECKING:
-    from fastrecord.operations.repair import RepairSummary
+    from fastrecord.files.salvage import RepairSummary
 
 # Further lost records are counted, and are in the list file.
 _SHOWN = 20
@@ -50,7 +50,7 @@ def repair(
     Exit status: 0 every record is saved, or BAD is good; 1 records are lost, or nothing can be saved; 2 wrong usage;
     130 Ctrl-C.
     """
-    from fastrecord.operations.repair import repair as repair_file
+    from fastrecord.files.salvage import repair as repair_file
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=bad) as show:
         summary = repair_file(bad, out, lost=lost, overwrite=overwrite, progress=show)

@@ -12,7 +12,7 @@ from fastrecord.cli.options import output, path_type, quiet_option, summary_opti
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say, shard_lines
 
 if TYPE_CHECKING:
-    from fastrecord.operations.copy_job import CopySummary
+    from fastrecord.files.copy_job import CopySummary
 
 _Command = Callable[..., Any]
 
@@ -79,7 +79,7 @@ def merge(files: tuple[str, ...], out: str, quiet: bool, as_json: bool, **option
     OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
     file.
     """
-    from fastrecord.operations.rewrite import merge as merge_files
+    from fastrecord.files.rewrite import merge as merge_files
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = merge_files(files, out, progress=show, **options)
@@ -144,7 +144,7 @@ def split(file: str, out: tuple[str, ...], named: tuple[str, ...], quiet: bool, 
 
     The new files can be read only when everything is copied. After an error or Ctrl-C none of them is left.
     """
-    from fastrecord.operations.rewrite import split as split_file
+    from fastrecord.files.rewrite import split as split_file
 
     if sum(options[name] is not None for name in ("shards", "shard_size", "fractions")) != 1:
         raise click.UsageError("give one of --shards, --shard-size and --fractions")
@@ -178,7 +178,7 @@ def shuffle(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> 
     OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
     file.
     """
-    from fastrecord.operations.rewrite import shuffle as shuffle_file
+    from fastrecord.files.rewrite import shuffle as shuffle_file
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = shuffle_file(file, out, progress=show, **options)
@@ -231,7 +231,7 @@ def select(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> N
     OUT can be read only when everything is copied. After an error or Ctrl-C it is absent, or with --overwrite the old
     file.
     """
-    from fastrecord.operations.select import select as select_records
+    from fastrecord.files.subset import select as select_records
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = select_records(file, out, progress=show, **options)
@@ -249,7 +249,7 @@ def compact(file: str, out: str | None, quiet: bool, as_json: bool, **options: A
     FILE does not change. Open readers continue with the old file; a FILE that a writer has open is refused. After an
     error or Ctrl-C FILE is as it was before.
     """
-    from fastrecord.operations.rewrite import compact as compact_file
+    from fastrecord.files.rewrite import compact as compact_file
 
     with progress_of_total(quiet=quiet, unit="B", unit_scale=True) as show:
         summary = compact_file(file, out, progress=show, **options)

@@ -19,7 +19,7 @@ from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.operations.manifest import ManifestFinding
+    from fastrecord.files.manifest import ManifestFinding
 
 # Differences from a manifest that leave its data set as it is.
 _HARMLESS = ("extra", "grown")
@@ -66,7 +66,7 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
 def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
     """Verify the files of a data set, and compare them with its manifest; return whether all is good."""
     from fastrecord.dataset.shards import Named, find_sets
-    from fastrecord.operations.manifest import check_manifest
+    from fastrecord.files.manifest import check_manifest
 
     try:
         (first, *_) = sets = find_sets(path)

@@ -1,6 +1,6 @@
 """Packing folders, lists and pairs of images into files: `fastrecord pack`.
 
-Imports `operations`, `schema` and the core's writer. Does not know data sets or loaders.
+Imports `files`, `schema` and the core's writer. Does not know data sets or loaders.
 """
 
 from fastrecord.pack.images import pack_folder

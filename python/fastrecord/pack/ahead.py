@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.interchange import Rows
-from fastrecord.operations.interrupt import HeldInterrupt
 
 # Runs that wait: one is being read, one waits, one is being stored.
 _WAITING = 1

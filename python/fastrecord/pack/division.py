@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastrecord.errors import Code
-from fastrecord.operations.shard_names import Part
+from fastrecord.files.shard_names import Part
 from fastrecord.pack.listing import Listing
 from fastrecord.schema.shard_sets import shard_path
 

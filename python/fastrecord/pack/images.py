@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
+from fastrecord.files.shard_names import Part
 from fastrecord.names import as_name
-from fastrecord.operations.shard_names import Part
 from fastrecord.pack.division import plan, usual_shards
 from fastrecord.pack.listing import UNREADABLE, Listing, list_csv, list_folder
 from fastrecord.pack.listing_packer import ListingPacker
@@ -27,7 +27,7 @@ from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.operations.upload import Upload
+    from fastrecord.files.upload import Upload
 
 __all__ = ["BadFiles", "PackProgress", "PackSummary", "pack_folder", "pack_pairs"]
 

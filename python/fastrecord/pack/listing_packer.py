@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from fastrecord._core import FastRecordError, Writer
 from fastrecord.errors import Code
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.shard_names import Part
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.shard_names import Part
 from fastrecord.pack.listing import Listing
 from fastrecord.pack.output import Target
 from fastrecord.pack.packer import COMMIT_RECORDS, BadFiles, Packer, PackProgress

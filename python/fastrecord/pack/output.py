@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
 from fastrecord.errors import Code
+from fastrecord.files.shard_names import Part
 from fastrecord.names import name_some
-from fastrecord.operations.shard_names import Part
 from fastrecord.pack.listing import Listing
 from fastrecord.pack.pair_listing import Pairing
 from fastrecord.pack.recode import Recode

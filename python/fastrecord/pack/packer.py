@@ -19,15 +19,15 @@ from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.checks import choice, flag, integer
 from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import Code
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.manifest import name_new_shards
-from fastrecord.operations.places import refuse_irregular
-from fastrecord.operations.shard_names import Part, as_set, as_set_begun, refuse_strays
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.manifest import name_new_shards
+from fastrecord.files.places import refuse_irregular
+from fastrecord.files.shard_names import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.pack.output import Target
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:  # what packs into files does without it
-    from fastrecord.operations.upload import Upload
+    from fastrecord.files.upload import Upload
 
 _log = logging.getLogger("fastrecord.pack")
 
@@ -137,7 +137,7 @@ def destination(
     if not is_url(path):
         yield path, mode, None
         return
-    from fastrecord.operations.upload import Upload
+    from fastrecord.files.upload import Upload
 
     with Upload(path, mode, sharded=sharded, staging=staging, options=options) as upload:
         yield upload.base, "resume", upload

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastrecord.operations.upload import Upload
+    from fastrecord.files.upload import Upload
 
 Pair = tuple[Any, Any]
 

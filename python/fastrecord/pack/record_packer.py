@@ -11,9 +11,9 @@ from typing import Any
 
 from fastrecord._core import FastRecordError, Reader, Writer
 from fastrecord.errors import Code, plain
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.shard_names import Part
 from fastrecord.interchange import Rows, Source
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.shard_names import Part
 from fastrecord.pack.ahead import ReadAhead
 from fastrecord.pack.fields import KEY, PlannedField
 from fastrecord.pack.keys import SeenKeys

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.errors import Code
+from fastrecord.files.shard_names import Part
 from fastrecord.interchange import Source
 from fastrecord.interchange.format import Format
 from fastrecord.interchange.registry import load, recognise
 from fastrecord.interchange.source import value_bytes
 from fastrecord.interchange.stored import is_stored, located
 from fastrecord.names import name_some
-from fastrecord.operations.shard_names import Part
 from fastrecord.pack.division import ends_by_size, even_ends, parts_of
 from fastrecord.pack.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.pack.output import (
@@ -40,7 +40,7 @@ from fastrecord.schema.parse import parse_type
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.operations.upload import Upload
+    from fastrecord.files.upload import Upload
 
 # Metadata of a source that would say something else of the new file.
 _OWN = ("classes", "shard", "made_of", "packs", "skipped")

@@ -1,7 +1,7 @@
 """fastrecord on Ray: data sets written, read and packed by the tasks of a cluster. docs/ray.md has examples.
 
 Needs the extra `fastrecord[ray]`. Nothing else in fastrecord imports this package. Imports `pack`,
-`operations`, `dataset`, `interchange` and `schema`; inside, `import ray` is Ray itself.
+`files`, `dataset`, `interchange` and `schema`; inside, `import ray` is Ray itself.
 """
 
 from fastrecord.interchange.libraries import library

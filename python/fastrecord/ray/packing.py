@@ -12,9 +12,9 @@ from ray.exceptions import RayTaskError
 
 from fastrecord.checks import integer
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import FoundShard
-from fastrecord.operations.shard_names import Part
-from fastrecord.operations.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
+from fastrecord.files.manifest import FoundShard
+from fastrecord.files.shard_names import Part
+from fastrecord.files.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
 from fastrecord.pack.division import even_ends
 from fastrecord.pack.images import ImageJob
 from fastrecord.pack.output import NEVER

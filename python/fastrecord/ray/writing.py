@@ -14,11 +14,11 @@ from ray.data.block import BlockAccessor
 
 from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
+from fastrecord.files.manifest import FoundShard, ManifestSummary
+from fastrecord.files.shard_names import Part
+from fastrecord.files.writes.shards import ShardWrite, WriteMode, agreed_schema, new_name, staged_shard
 from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource, features_of
 from fastrecord.interchange.source import ROWS
-from fastrecord.operations.manifest import FoundShard, ManifestSummary
-from fastrecord.operations.shard_names import Part
-from fastrecord.operations.writes.shards import ShardWrite, WriteMode, agreed_schema, new_name, staged_shard
 from fastrecord.pack.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.pack.output import NEVER, Target, create
 from fastrecord.pack.packer import BadFiles

@@ -20,7 +20,7 @@ from tests.support.packing import metadata, records
 
 # Upper bound on the wait for a process to kill, also on a busy machine.
 _PATIENCE = 120
-_PRELOADED = ["tests.torture.files.sigkill", "fastrecord.cli.packing.pack", "fastrecord.operations.rewrite"]
+_PRELOADED = ["tests.torture.files.sigkill", "fastrecord.cli.packing.pack", "fastrecord.files.rewrite"]
 
 
 @dataclass

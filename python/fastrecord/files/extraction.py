@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from fastrecord._core import Reader
 from fastrecord.dataset.shards import Shards
 from fastrecord.errors import Code
+from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.interchange.files.contents import content as as_file
 from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
 from fastrecord.names import name_some
-from fastrecord.operations.interrupt import HeldInterrupt
 from fastrecord.schema.classes import class_names
 from fastrecord.store import is_url
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastrecord._core import Reader, Writer
 from fastrecord.errors import Code
-from fastrecord.operations.places import refuse_url
+from fastrecord.files.places import refuse_url
 from fastrecord.schema.classes import check_names
 
 

@@ -15,14 +15,14 @@ from fastrecord._core import FastRecordError, Reader
 from fastrecord.checks import integer
 from fastrecord.dataset.shards import Paths, find_files
 from fastrecord.errors import Code, extend
+from fastrecord.files.copy_job import Progress, open_source
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.read_ahead import read_ahead
+from fastrecord.files.rewrite import check_same_fields, merge_metadata
+from fastrecord.files.staging import Staging, sync_folder
 from fastrecord.interchange import Format
 from fastrecord.interchange.format import Found
 from fastrecord.interchange.registry import load, names
-from fastrecord.operations.copy_job import Progress, open_source
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.read_ahead import read_ahead
-from fastrecord.operations.rewrite import check_same_fields, merge_metadata
-from fastrecord.operations.staging import Staging, sync_folder
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.shard_sets import COMMANDS, check_together

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.operations.extract import extract_records
+from fastrecord.files.extraction import extract_records
 from tests.conftest import encode
 from tests.support.commands import failed, flip, good
 

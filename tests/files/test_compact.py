@@ -88,7 +88,7 @@ def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None
 
 def test_what_is_committed_just_before_the_lock_is_kept(tmp_path: Path) -> None:
     script = """
-    import fastrecord.operations.rewrite as rewrite
+    import fastrecord.files.rewrite as rewrite
     write("a.frec", 10)
     take = rewrite.open_source
     def late(path, **options):

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastrecord._core import Reader, add_crop_index
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import name_new_shards
-from fastrecord.operations.places import refuse_url
+from fastrecord.files.manifest import name_new_shards
+from fastrecord.files.places import refuse_url
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import Reader, stored_bytes
 from fastrecord.dataset.split import part_sizes, split_order
-from fastrecord.operations.copy_job import PathLike, steps
-from fastrecord.operations.shard_names import Part, refuse_strays
+from fastrecord.files.copy_job import PathLike, steps
+from fastrecord.files.shard_names import Part, refuse_strays
 from fastrecord.schema.shard_sets import shard_path
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any, Self
 from fastrecord._core import FastRecordError, Reader, crc32c, default_threads
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code, system_text
-from fastrecord.operations.staging import Staging, remove_stale
-from fastrecord.operations.writes.folder import CleanedFile, settle_dead
+from fastrecord.files.staging import Staging, remove_stale
+from fastrecord.files.writes.folder import CleanedFile, settle_dead
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
@@ -150,7 +150,7 @@ def write_manifest(
         CorruptFileError: a shard, or the present manifest, is damaged.
     """
     if is_url(folder):
-        from fastrecord.operations.transfer import write_remote_manifest  # it uses what is below
+        from fastrecord.files.transfer import write_remote_manifest  # it uses what is below
 
         made, before = write_remote_manifest(
             os.fspath(folder), allow_incomplete=allow_incomplete, store_options=store_options, progress=progress
@@ -282,7 +282,7 @@ def check_manifest(
     """
     names: list[str]
     if is_url(folder):
-        from fastrecord.operations.transfer import open_remote_shards, read_remote_folder  # it uses what is below
+        from fastrecord.files.transfer import open_remote_shards, read_remote_folder  # it uses what is below
 
         source, manifest, names = read_remote_folder(os.fspath(folder), store_options)
         entries = manifest.entries()

@@ -29,9 +29,9 @@ from fastrecord._core import FastRecordError, crc32c
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import FoundShard, find_shard, next_manifest
-from fastrecord.operations.shard_names import Part
-from fastrecord.operations.transfer import put_remote_manifest, remote_manifest, send
+from fastrecord.files.manifest import FoundShard, find_shard, next_manifest
+from fastrecord.files.shard_names import Part
+from fastrecord.files.transfer import put_remote_manifest, remote_manifest, send
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import Copier, Reader
 from fastrecord.errors import Code
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.places import refuse_irregular, refuse_url
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.places import refuse_irregular, refuse_url
 from fastrecord.schema.shard_sets import made_of
 from fastrecord.store import is_url
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from fastrecord._core import FastRecordError, Reader, permute
 from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
-from fastrecord.operations.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
-from fastrecord.operations.division import choose, ends_by_size, name_files, name_parts, sizes_of
-from fastrecord.operations.manifest import name_new_shards
-from fastrecord.operations.shard_names import as_set
+from fastrecord.files.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
+from fastrecord.files.division import choose, ends_by_size, name_files, name_parts, sizes_of
+from fastrecord.files.manifest import name_new_shards
+from fastrecord.files.shard_names import as_set
 from fastrecord.schema.classes import class_names, map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 from fastrecord.schema.shard_sets import COMMANDS, check_together, without_origin

@@ -19,11 +19,11 @@ from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
+from fastrecord.files.copy_job import CopySummary, Job, PathLike, Progress, steps
+from fastrecord.files.division import name_parts
+from fastrecord.files.rewrite import LABEL, check_same_fields, merge_labels, merge_metadata, name_shards
+from fastrecord.files.shard_names import Part, as_set
 from fastrecord.names import name_some
-from fastrecord.operations.copy_job import CopySummary, Job, PathLike, Progress, steps
-from fastrecord.operations.division import name_parts
-from fastrecord.operations.rewrite import LABEL, check_same_fields, merge_labels, merge_metadata, name_shards
-from fastrecord.operations.shard_names import Part, as_set
 from fastrecord.schema.roles import KEY
 from fastrecord.schema.shard_sets import COMMANDS, without_origin
 

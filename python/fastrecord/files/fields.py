@@ -9,7 +9,7 @@ from typing import Any
 
 from fastrecord._core import Writer
 from fastrecord.errors import Code
-from fastrecord.operations.places import refuse_url
+from fastrecord.files.places import refuse_url
 from fastrecord.schema import FieldType
 
 # Values written by one call: enough for its threads, few enough for memory and for progress.

@@ -18,7 +18,7 @@ from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.operations.manifest import (
+from fastrecord.files.manifest import (
     FoundShard,
     footer_checksum,
     manifest_lock,
@@ -29,7 +29,7 @@ from fastrecord.operations.manifest import (
     put_manifest,
     shard_order,
 )
-from fastrecord.operations.staging import Staging
+from fastrecord.files.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
 from fastrecord.store.requests import PARALLEL, Store, md5_etag, submit

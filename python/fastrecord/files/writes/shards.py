@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from fastrecord.checks import choice
 from fastrecord.dataset.manifest import Manifest, read_manifest
 from fastrecord.errors import Code
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.manifest import (
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.manifest import (
     FoundShard,
     ManifestSummary,
     add_shards,
@@ -26,8 +26,8 @@ from fastrecord.operations.manifest import (
     shard_names,
     write_manifest,
 )
-from fastrecord.operations.staging import sync_folder
-from fastrecord.operations.writes.folder import WriteFolder, settle_dead
+from fastrecord.files.staging import sync_folder
+from fastrecord.files.writes.folder import WriteFolder, settle_dead
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import shard_path
 

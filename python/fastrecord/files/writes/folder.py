@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fastrecord.dataset.manifest import NAME, read_manifest
-from fastrecord.operations.staging import remove_stale, sync_folder
+from fastrecord.files.staging import remove_stale, sync_folder
 
 _FOLDER = re.compile(r"\.write-[0-9a-f]{16}(-new|-gone)?")
 _OWNER, _JOURNAL = "owner.json", "commit.json"

@@ -17,9 +17,9 @@ from typing import Any
 
 from fastrecord._core import Reader, Salvage, __version__
 from fastrecord.errors import Code
-from fastrecord.operations.copy_job import ROWS, Job, PathLike, Progress, check_target
-from fastrecord.operations.interrupt import HeldInterrupt
-from fastrecord.operations.places import refuse_url
+from fastrecord.files.copy_job import ROWS, Job, PathLike, Progress, check_target
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.places import refuse_url
 from fastrecord.schema.roles import read_key
 
 REPAIRS = "repairs"

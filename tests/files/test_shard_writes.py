@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.operations.manifest import FoundShard
-from fastrecord.operations.writes import folder as write_folder
-from fastrecord.operations.writes.shards import ShardWrite, agreed_schema, new_name, staged_shard
+from fastrecord.files.manifest import FoundShard
+from fastrecord.files.writes import folder as write_folder
+from fastrecord.files.writes.shards import ShardWrite, agreed_schema, new_name, staged_shard
 from tests.support.commands import failed, good
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -116,7 +116,7 @@ def test_the_next_write_and_the_next_manifest_remove_what_a_killed_one_left(tmp_
         kept = set(os.listdir(folder))
 
         def moved_but_not_named(folder: Path = folder) -> None:
-            from fastrecord.operations.writes import shards
+            from fastrecord.files.writes import shards
 
             vars(shards)["put_manifest"] = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
             write(folder, "append", 3)
