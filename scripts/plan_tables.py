@@ -1,4 +1,4 @@
-"""Write the tables of docs/plan.md from `fastrecord.plan`: python scripts/plan_tables.py."""
+"""Write the tables of docs/plan.md from `fastrecord.inspect`: python scripts/plan_tables.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fastrecord.plan.published import MACHINES, check
-from fastrecord.plan.tables import GPUS, WAYS
-from fastrecord.plan.units import rate_text
+from fastrecord.inspect.published import MACHINES, check
+from fastrecord.inspect.tables import GPUS, WAYS
+from fastrecord.inspect.units import rate_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from benches.harness.process import ROOT
-from fastrecord.diagnose.machine import versions
+from fastrecord.inspect.machine import versions
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import fastrecord as fr
 from benches.report.cases import Experiment
 from benches.report.tables import table
 from benches.report.words import number
-from fastrecord.plan.observed import Observed, ObservedRun, observed_in
+from fastrecord.inspect.observed import Observed, ObservedRun, observed_in
 
 
 def planned(experiment: Experiment) -> Iterator[str]:

@@ -12,7 +12,7 @@ from benches.report.cases import Case, Experiment
 from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept, scaled
 from benches.report.tables import table
 from benches.report.words import spread
-from fastrecord.plan.published import check
+from fastrecord.inspect.published import check
 
 _WORKERS = re.compile(r", (?:no|\d+) workers?(?: or threads?)?")
 # The runs that the experiments repeat.

@@ -62,12 +62,6 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.dataset import concat as concat
     from fastrecord.dataset.decoding import Decoding as Decoding
     from fastrecord.dataset.mix import mix as mix
-    from fastrecord.diagnose.bench import bench_file as bench_file
-    from fastrecord.diagnose.browse import browse as browse
-    from fastrecord.diagnose.compare import diff_files as diff_files
-    from fastrecord.diagnose.doctor import examine as examine
-    from fastrecord.diagnose.stats import file_stats as file_stats
-    from fastrecord.diagnose.stats_plot import plot_stats as plot_stats
     from fastrecord.files.export import export_records as export_records
     from fastrecord.files.extraction import extract_records as extract_records
     from fastrecord.files.indexing import index_file as index_file
@@ -82,6 +76,12 @@ if typing.TYPE_CHECKING:
     from fastrecord.files.salvage import repair as repair
     from fastrecord.files.subset import select as select
     from fastrecord.files.transfer import copy as copy
+    from fastrecord.inspect.benchmark import bench_file as bench_file
+    from fastrecord.inspect.compare import diff_files as diff_files
+    from fastrecord.inspect.diagnosis import examine as examine
+    from fastrecord.inspect.page import browse as browse
+    from fastrecord.inspect.statistics import file_stats as file_stats
+    from fastrecord.inspect.stats_plot import plot_stats as plot_stats
     from fastrecord.loader.delivery import Delivery as Delivery
     from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
@@ -92,8 +92,6 @@ if typing.TYPE_CHECKING:
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
     from fastrecord.pack.records import import_records as import_records
-    from fastrecord.plan.plan import Plan as Plan
-    from fastrecord.plan.plan import plan_training as plan_training
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
@@ -115,12 +113,12 @@ _LAZY = {
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
-    "Plan": "plan.plan",
+    "Plan": "inspect.prediction",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
-    "bench_file": "diagnose.bench",
-    "browse": "diagnose.browse",
+    "bench_file": "inspect.benchmark",
+    "browse": "inspect.page",
     "check_manifest": "files.manifest",
     "class_weights": "sampler.draws",
     "clean_manifest": "files.manifest",
@@ -129,19 +127,19 @@ _LAZY = {
     "concat": "dataset.dataset",
     "copy": "files.transfer",
     "mix": "dataset.mix",
-    "diff_files": "diagnose.compare",
-    "examine": "diagnose.doctor",
+    "diff_files": "inspect.compare",
+    "examine": "inspect.diagnosis",
     "export_records": "files.export",
     "extract_records": "files.extraction",
-    "file_stats": "diagnose.stats",
+    "file_stats": "inspect.statistics",
     "import_records": "pack.records",
     "index_file": "files.indexing",
     "merge": "files.rewrite",
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
-    "plan_training": "plan.plan",
-    "plot_stats": "diagnose.stats_plot",
+    "plan_training": "inspect.prediction",
+    "plot_stats": "inspect.stats_plot",
     "repair": "files.salvage",
     "select": "files.subset",
     "set_metadata": "files.metadata",

@@ -22,7 +22,7 @@ TINY = Size(
     steps=1,
     rounds=2,
     ladder_steps=2,
-    tests=("tests/plan/test_units.py", "-k", "fast"),  # imports no torch
+    tests=("tests/inspect/test_units.py", "-k", "fast"),  # imports no torch
 )
 
 

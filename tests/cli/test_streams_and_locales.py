@@ -16,7 +16,7 @@ from tests.conftest import encode
 # Runs each command line of a file in a forked child, as the command does; logs the exit statuses.
 FORKS = """
 import json, os, sys
-import fastrecord.diagnose.bench, fastrecord.diagnose.doctor, fastrecord.files.extraction, fastrecord.pack.images
+import fastrecord.inspect.benchmark, fastrecord.inspect.diagnosis, fastrecord.files.extraction, fastrecord.pack.images
 from fastrecord.cli import main
 statuses = {}
 for line in json.load(open("commands.json")):

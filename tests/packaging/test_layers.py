@@ -39,8 +39,7 @@ FLOORS = {
         formats files sampler
         pack
         loader ray
-        diagnose
-        plan
+        inspect
         __init__
         train
         cli

@@ -11,8 +11,8 @@ from fastrecord.cli.options import NumberRange, path_type, quiet_option
 from fastrecord.cli.text import bytes_text, progress_bar, say
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.bench import Report, Row
-    from fastrecord.diagnose.verdict import Verdict
+    from fastrecord.inspect.benchmark import Report, Row
+    from fastrecord.inspect.verdict import Verdict
 
 
 @click.command()
@@ -65,8 +65,8 @@ def bench(
     Changes nothing. The first reading finds FILE in memory or on the disk; the others read records that are in memory
     by then. The loader makes random crops of PX x PX pixels, flipped at random.
     """
-    from fastrecord.diagnose.bench import bench_file
-    from fastrecord.diagnose.verdict import judge
+    from fastrecord.inspect.benchmark import bench_file
+    from fastrecord.inspect.verdict import judge
 
     with progress_bar(quiet=quiet, bar_format="{n_fmt}/{total_fmt} {desc}") as bar:
 

@@ -13,9 +13,9 @@ from fastrecord.cli.text import bytes_text, say
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.doctor import FileReport, Report
-    from fastrecord.diagnose.findings import Finding
-    from fastrecord.diagnose.machine import Machine
+    from fastrecord.inspect.diagnosis import FileReport, Report
+    from fastrecord.inspect.findings import Finding
+    from fastrecord.inspect.machine import Machine
 
 # Maximum number of files described one by one.
 _SHOWN = 8
@@ -35,7 +35,7 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 
     Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.
     """
-    from fastrecord.diagnose.doctor import examine
+    from fastrecord.inspect.diagnosis import examine
 
     urls = [file for file in files if is_url(file)]
     if urls:
@@ -60,7 +60,7 @@ def _paths(file: str) -> list[str]:
 
 def _measure(urls: list[str], *, as_json: bool) -> None:
     """Print how fast object stores are."""
-    from fastrecord.diagnose.stores import measure_store
+    from fastrecord.inspect.stores import measure_store
 
     for url in urls:
         found = measure_store(url)

@@ -18,8 +18,8 @@ from fastrecord.dataset.manifest import NAME, folder_of
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.compare import Comparison
-    from fastrecord.diagnose.stats import ClassStats, Distribution, FieldStats, FileStats, ImageStats
+    from fastrecord.inspect.compare import Comparison
+    from fastrecord.inspect.statistics import ClassStats, Distribution, FieldStats, FileStats, ImageStats
 
 # Classes, empty classes and kinds of images that a table names.
 _NAMED = 5
@@ -47,8 +47,8 @@ def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, over
     A FILE may also be a data set: a folder of files. Reads the index of all records, and the first bytes of a sample
     of the images; changes nothing. All FILEs need the same fields.
     """
-    from fastrecord.diagnose.stats import file_stats
-    from fastrecord.diagnose.stats_plot import plot_stats, require_plot
+    from fastrecord.inspect.statistics import file_stats
+    from fastrecord.inspect.stats_plot import plot_stats, require_plot
 
     if plot is not None:
         require_plot(plot, overwrite=overwrite)
@@ -169,7 +169,7 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
     The page needs no network and no other file, and has less than 5 MB; images are encoded again, as small as that
     takes. A damaged value appears as its error. In the page a click shows all fields, and classes and words filter.
     """
-    from fastrecord.diagnose.browse import browse as write_page
+    from fastrecord.inspect.page import browse as write_page
 
     summary = write_page(files, out or f"{_name_of(files[0])}.html", **options)
     if as_json:
@@ -216,7 +216,7 @@ def diff(ctx: click.Context, a: str, b: str, order: bool, limit: int, as_json: b
 
     Exit status: 0 no difference; 1 differences; 2 wrong usage, or A or B cannot be read.
     """
-    from fastrecord.diagnose.compare import diff_files
+    from fastrecord.inspect.compare import diff_files
 
     try:
         found = diff_files(a, b, order=order, limit=limit)

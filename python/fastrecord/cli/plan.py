@@ -12,9 +12,9 @@ from fastrecord.cli.options import NumberRange, parse_pairs, path_type
 from fastrecord.cli.text import say
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.bench import Report
-    from fastrecord.plan.cache import PaperCache
-    from fastrecord.plan.plan import Plan
+    from fastrecord.inspect.benchmark import Report
+    from fastrecord.inspect.cache_plan import PaperCache
+    from fastrecord.inspect.prediction import Plan
 
 _NAMES = {
     "gpus": "the GPUs",
@@ -153,8 +153,8 @@ def plan(
         given["latency"] = latency / 1e6
     if gradient_bits is not None:
         given["gradient_bits"] = int(gradient_bits)
-    from fastrecord.plan.plan import plan_training
-    from fastrecord.plan.plot import check_picture, plot_plan
+    from fastrecord.inspect.prediction import plan_training
+    from fastrecord.inspect.prediction_plot import check_picture, plot_plan
 
     report = None
     try:
@@ -182,7 +182,7 @@ def _names(options: Sequence[str]) -> str:
 
 
 def _cache(given: dict[str, Any], *, as_json: bool) -> None:
-    from fastrecord.plan.cache import plan_cache_on_paper
+    from fastrecord.inspect.cache_plan import plan_cache_on_paper
 
     if set(given) - {*_WITH_CACHE, "cache", "affinity"}:
         raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE)}, --no-affinity and --json only")
@@ -194,7 +194,7 @@ def _cache(given: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _cache_text(plan: PaperCache) -> list[str]:
-    from fastrecord.plan.units import size_text
+    from fastrecord.inspect.units import size_text
 
     order = {"full": "shuffled", "blocks": "shuffled by blocks", "none": "in order"}[plan.shuffle]
     if plan.nodes > 1:
@@ -227,7 +227,7 @@ def _cache_text(plan: PaperCache) -> list[str]:
 
 
 def _measured(file: str, *, seconds: float, cold: bool) -> Report:
-    from fastrecord.diagnose.bench import bench_file
+    from fastrecord.inspect.benchmark import bench_file
 
     return bench_file(file, seconds=seconds, cold=cold)
 
@@ -237,7 +237,7 @@ def _text(plan: Plan) -> list[str]:
 
 
 def _about(plan: Plan) -> list[str]:
-    from fastrecord.plan.units import size_text, time_text
+    from fastrecord.inspect.units import size_text, time_text
 
     setup = plan.setup
     name = plan.gpu or "GPU"
@@ -279,7 +279,7 @@ def _parts(plan: Plan) -> list[str]:
 
 
 def _demands(plan: Plan) -> list[str]:
-    from fastrecord.plan.units import rate_text, size_text
+    from fastrecord.inspect.units import rate_text, size_text
 
     return [
         f"storage, to keep the GPUs busy: {rate_text(plan.storage_needed)}, {plan.operations_needed:,.0f} reads/s",
@@ -289,7 +289,7 @@ def _demands(plan: Plan) -> list[str]:
 
 
 def _ways(plan: Plan) -> list[str]:
-    from fastrecord.plan.units import rate_text, size_text
+    from fastrecord.inspect.units import rate_text, size_text
 
     titles = f"{'stored as':<18}{'an image':>9}  {'all of them':>11}  {'cores/GPU':>9}"
     head = f"{titles}  {'storage':>10}  {'images/s':>10}  limit"
@@ -314,7 +314,7 @@ def _verdict(plan: Plan) -> list[str]:
 def _published(*, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from fastrecord.plan.published import check
+    from fastrecord.inspect.published import check
 
     checks = check()
     if as_json:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastrecord.plan.plan import plan_training
-from fastrecord.plan.published import MACHINES, Check, Figure, check, fit
+from fastrecord.inspect.prediction import plan_training
+from fastrecord.inspect.published import MACHINES, Check, Figure, check, fit
 
 ROOT = Path(__file__).parents[2]
 

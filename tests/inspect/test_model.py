@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.diagnose.bench import Report, Row
-from fastrecord.plan import units
-from fastrecord.plan.model import cached_share
+from fastrecord.inspect import units
+from fastrecord.inspect.benchmark import Report, Row
+from fastrecord.inspect.model import cached_share
 
 # One GPU trains 1,000 images/s, each doubling keeps everything.
 EVEN: dict[str, Any] = {"gpu_rate": 1000, "batch": 100, "efficiency": 1.0, "epochs": 2, "images": 1_000_000}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastrecord.diagnose.findings import Finding, Level
+from fastrecord.inspect.findings import Finding, Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fastrecord.plan.model import Setup, step
+from fastrecord.inspect.model import Setup, step
 
 LEAST = 0.5
 

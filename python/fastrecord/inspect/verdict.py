@@ -1,6 +1,6 @@
 """`Verdict`: what limits the loading of a file, and what would help.
 
-Judges the measurements of `fastrecord.diagnose.bench`; measures nothing itself.
+Judges the measurements of `fastrecord.inspect.benchmark`; measures nothing itself.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastrecord.diagnose.bench import Report, Row
+from fastrecord.inspect.benchmark import Report, Row
 
 _FITS = 0.8  # share of the free memory: a file up to this size stays in memory from epoch to epoch
 _CACHED = 0.5  # share of the file: above it the first reading says little about the disk

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from fastrecord.checks import choice, flag, integer
-from fastrecord.plan.units import count, size
+from fastrecord.inspect.units import count, size
 
 CacheShuffle = Literal["full", "blocks", "none"]
 

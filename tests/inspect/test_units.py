@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastrecord.plan import units
+from fastrecord.inspect import units
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from fastrecord._core import (
     image_size,
     side_kinds,
 )
-from fastrecord.diagnose.findings import Finding
-from fastrecord.diagnose.machine import Machine, judge_machine, read_text, this_machine, versions
-from fastrecord.diagnose.mounts import (
+from fastrecord.errors import system_text
+from fastrecord.inspect.findings import Finding
+from fastrecord.inspect.machine import Machine, judge_machine, read_text, this_machine, versions
+from fastrecord.inspect.mounts import (
     Disk,
     Mount,
     disk_of,
@@ -35,8 +36,7 @@ from fastrecord.diagnose.mounts import (
     parse_locks,
     parse_mounts,
 )
-from fastrecord.diagnose.page_cache import resident_size
-from fastrecord.errors import system_text
+from fastrecord.inspect.page_cache import resident_size
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY
 from fastrecord.store.address import Url
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.plan.cache import plan_cache_on_paper
-from fastrecord.plan.units import size_text
+from fastrecord.inspect.cache_plan import plan_cache_on_paper
+from fastrecord.inspect.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.support import arrays
 from tests.support.commands import failed, good

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastrecord.checks import choice, integer
-from fastrecord.plan import tables, units
-from fastrecord.plan.fit import LEAST, fit_observed, observed_rate
-from fastrecord.plan.model import Run, Setup, Step, operations_of, run, step
-from fastrecord.plan.observed import read_observed
-from fastrecord.plan.tables import GPUS, WAYS
+from fastrecord.inspect import tables, units
+from fastrecord.inspect.fit import LEAST, fit_observed, observed_rate
+from fastrecord.inspect.model import Run, Setup, Step, operations_of, run, step
+from fastrecord.inspect.observed import read_observed
+from fastrecord.inspect.tables import GPUS, WAYS
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.bench import Report
+    from fastrecord.inspect.benchmark import Report
 
 _MOST = 1 << 20
 _SHOWN = 0.02  # a share of the step below which no advice mentions the all-reduce

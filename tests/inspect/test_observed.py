@@ -12,7 +12,7 @@ import fastrecord as fr
 from benches.harness.results import Results, Row, gather_facts
 from benches.report.cases import load
 from benches.report.planned import planned as planned_table
-from fastrecord.plan.observed import read_observed
+from fastrecord.inspect.observed import read_observed
 from tests.support.commands import failed, good
 
 EFFICIENCY = 0.9

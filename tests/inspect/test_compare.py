@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.diagnose.compare import Comparison
+from fastrecord.inspect.compare import Comparison
 from tests.conftest import write_images
-from tests.diagnose.test_stats import colliding
+from tests.inspect.test_stats import colliding
 from tests.support.commands import failed, flip, good, run
 from tests.support.pictures import jpeg
 

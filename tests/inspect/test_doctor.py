@@ -17,9 +17,9 @@ import pytest
 
 import fastrecord as fr
 from fastrecord._core import resident_bytes
-from fastrecord.diagnose.doctor import FileReport, examine, judge_file
-from fastrecord.diagnose.findings import Finding
-from fastrecord.diagnose.machine import (
+from fastrecord.inspect.diagnosis import FileReport, examine, judge_file
+from fastrecord.inspect.findings import Finding
+from fastrecord.inspect.machine import (
     Group,
     Machine,
     judge_machine,
@@ -27,8 +27,8 @@ from fastrecord.diagnose.machine import (
     parse_group,
     parse_memory,
 )
-from fastrecord.diagnose.mounts import Disk, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
-from fastrecord.diagnose.page_cache import drop_from_cache
+from fastrecord.inspect.mounts import Disk, disk_of, judge_disk, judge_mount, mount_of, parse_locks, parse_mounts
+from fastrecord.inspect.page_cache import drop_from_cache
 from tests.conftest import large_images, write_bytes
 from tests.support.commands import good, run
 
@@ -208,7 +208,7 @@ def test_a_hard_limit_that_is_too_low_is_sent_to_root(soft: int, hard: int, comm
 def test_this_machine_is_looked_at_without_importing_torch() -> None:
     program = (
         "import json, sys\n"
-        "from fastrecord.diagnose.machine import this_machine, versions\n"
+        "from fastrecord.inspect.machine import this_machine, versions\n"
         "print(json.dumps([this_machine().to_dict(), versions(), 'torch' in sys.modules, 'numpy' in sys.modules]))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.diagnose.stats import Duplicates, FieldStats, FileStats
+from fastrecord.inspect.statistics import Duplicates, FieldStats, FileStats
 from tests.conftest import CLASS_COUNTS, write_images
 from tests.support.commands import failed, good
 from tests.support.pictures import jpeg, picture, save

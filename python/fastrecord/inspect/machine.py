@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from fastrecord._core import FORMAT_VERSION, __version__, default_threads, instructions, libraries
-from fastrecord.diagnose.findings import Finding
+from fastrecord.inspect.findings import Finding
 
 _PACKAGES = ("numpy", "torch", "torchvision", "pillow", "click", "tqdm")
 _GIB = 1 << 30
@@ -54,7 +54,7 @@ def parse_group(membership: str, mounts: str, read: Any) -> Group:
         mounts: /proc/self/mountinfo.
         read: Returns the text of a file, or None if it cannot be read.
     """
-    from fastrecord.diagnose.mounts import parse_mounts
+    from fastrecord.inspect.mounts import parse_mounts
 
     cpus: list[float] = []
     memory: list[int] = []

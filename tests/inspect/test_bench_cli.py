@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.diagnose.bench import Report, Row, _load, _Sample, bench_file
-from fastrecord.diagnose.page_cache import cached_share, drop_from_cache
-from fastrecord.diagnose.verdict import judge
+from fastrecord.inspect.benchmark import Report, Row, _load, _Sample, bench_file
+from fastrecord.inspect.page_cache import cached_share, drop_from_cache
+from fastrecord.inspect.verdict import judge
 from tests.conftest import encode, write_bytes, write_images
 from tests.support.commands import failed, flip, good
 from tests.support.packing import write
@@ -114,11 +114,11 @@ def test_python_and_the_command_report_the_same(packed: Path) -> None:
 
 def test_a_sample_of_a_large_file_has_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_bytes(tmp_path / "a.frec", [bytes([n % 256]) * 100 for n in range(3000)])
-    monkeypatch.setattr("fastrecord.diagnose.bench._SAMPLE_RECORDS", 500)
+    monkeypatch.setattr("fastrecord.inspect.benchmark._SAMPLE_RECORDS", 500)
     report = bench_file(path, seconds=0.3, threads=1)
     assert 300 < report.sample <= 500
     assert report.sample_bytes == 100 * report.sample
-    monkeypatch.setattr("fastrecord.diagnose.bench._SAMPLE_BYTES", 2000)
+    monkeypatch.setattr("fastrecord.inspect.benchmark._SAMPLE_BYTES", 2000)
     assert bench_file(path, seconds=0.3, threads=1).sample == 20
 
 

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fastrecord.plan.fit import least
-from fastrecord.plan.plan import Plan, plan_training
-from fastrecord.plan.units import time_text
+from fastrecord.inspect.fit import least
+from fastrecord.inspect.prediction import Plan, plan_training
+from fastrecord.inspect.units import time_text
 
 _RATE, _TIME, _READ, _OPERATIONS = "images/s", "run time", "GB/s read", "reads/s"
 

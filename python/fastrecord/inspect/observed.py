@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastrecord.plan import units
+from fastrecord.inspect import units
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fastrecord.diagnose.whole_file import check_output, write_whole
+from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.interchange.libraries import library
 
 if TYPE_CHECKING:
-    from fastrecord.diagnose.stats import Distribution, FileStats, ImageStats
+    from fastrecord.inspect.statistics import Distribution, FileStats, ImageStats
 
 _BLUE, _GREY = "#3b78c2", "#8a8d93"
 # Classes above which a histogram is a line, and fields shown.

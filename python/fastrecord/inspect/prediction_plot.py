@@ -7,9 +7,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from fastrecord.inspect.model import Setup, run
+from fastrecord.inspect.prediction import Plan
 from fastrecord.interchange.libraries import library
-from fastrecord.plan.model import Setup, run
-from fastrecord.plan.plan import Plan
 
 _KINDS = ("png", "svg", "pdf")
 

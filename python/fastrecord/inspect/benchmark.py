@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fastrecord._core import DecodeError, Reader, decode_image, default_threads
 from fastrecord.checks import integer
-from fastrecord.diagnose.machine import this_machine
-from fastrecord.diagnose.page_cache import drop_from_cache, resident_share
 from fastrecord.errors import Code
+from fastrecord.inspect.machine import this_machine
+from fastrecord.inspect.page_cache import drop_from_cache, resident_share
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format
 from fastrecord.store.address import Url
 

@@ -1,4 +1,4 @@
-"""`browse`: one HTML page with some records of a data set. Reads the records; the page is sheet.html."""
+"""`browse`: one HTML page with some records of a data set. Reads the records; the page is page.html."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fastrecord.checks import WORD, integer
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.dataset.where import find_matching
-from fastrecord.diagnose.whole_file import check_output, write_whole
 from fastrecord.errors import Code, system_text
+from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
 from fastrecord.schema import FieldType
@@ -344,7 +344,7 @@ def _contents(
 
 
 def _page(contents: dict[str, Any]) -> bytes:
-    page = files("fastrecord.diagnose").joinpath("sheet.html").read_text(encoding="utf-8")
+    page = files("fastrecord.inspect").joinpath("page.html").read_text(encoding="utf-8")
     for name, mark in (("style", "STYLE-HASH"), ("script", "SCRIPT-HASH")):
         inner = re.findall(rf"<{name}>(.*?)</{name}>", page, re.DOTALL)[-1]
         digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()

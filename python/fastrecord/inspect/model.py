@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fastrecord.plan.tables import BACKWARD, BUCKET_BYTES, REQUEST_BYTES
+from fastrecord.inspect.tables import BACKWARD, BUCKET_BYTES, REQUEST_BYTES
 
 
 @dataclass(frozen=True)
