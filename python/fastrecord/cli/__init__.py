@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import click
 
 from fastrecord._core import FastRecordError, __version__, deliver_events
-from fastrecord.cli.options import store_option
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import system_text
 from fastrecord.store.address import without_secrets
+from fastrecord.store.option import store_option
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 
 # Name -> module of this folder that defines the command (`list_` avoids a Python name), and its line in the

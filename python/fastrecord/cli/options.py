@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fastrecord.store.address import Url
+from fastrecord.store.option import store_options
 
 
 class NumberRange(click.FloatRange):
@@ -23,9 +24,6 @@ class NumberRange(click.FloatRange):
         return number
 
 
-_STORE = "fastrecord.store_options"
-
-
 class _PathOrUrl(click.Path):
     """A path, or a URL, whose secrets and store options are hidden in it."""
 
@@ -34,27 +32,9 @@ class _PathOrUrl(click.Path):
         path = super().convert(value, param, ctx)
         if not isinstance(path, str) or "://" not in path:
             return path
-        return Url(path, None if ctx is None else ctx.meta.get(_STORE))
+        return Url(path, store_options(ctx))
 
 
-def _keep_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
-    pairs = [value.partition("=") for value in values]
-    if not all(name and equals for name, equals, _ in pairs):
-        raise click.BadParameter("it is NAME=VALUE", ctx, param)  # what was given may be secret
-    ctx.meta[_STORE] = {name: value for name, _, value in pairs}
-
-
-# For each command that takes a URL, which gets the options in it.
-store_option = click.Option(
-    ["--store"],
-    multiple=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_keep_options,
-    metavar="NAME=VALUE",
-    help="An option of the object store, such as profile, region or endpoint; docs/stores.md lists them. May be "
-    "repeated.",
-)
 # Do not check readability here: the command reports unreadable files one by one and continues with
 # the rest.
 path_type = _PathOrUrl(readable=False)

@@ -60,9 +60,14 @@ class Named:
 
     @property
     def paths(self) -> list[str]:
-        """The path of each shard."""
+        """The path of each shard, as it may be shown and stored."""
+        return [str(path) for path in self.openable]
+
+    @property
+    def openable(self) -> list[str]:
+        """The path of each shard; a URL with what is hidden in it."""
         names = self.manifest.columns["name"]
-        return [f"{self.folder}/{name}" if self.source is None else self.source.store.where(name) for name in names]
+        return [f"{self.folder}/{name}" if self.source is None else self.source.store.file_url(name) for name in names]
 
 
 def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]:
@@ -100,10 +105,10 @@ def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]
 
 
 def find_files(paths: Paths) -> list[str]:
-    """Return the absolute path of each file that an argument names; see `find_sets`."""
+    """Return the absolute path of each file that an argument names, or a URL that opens it; see `find_sets`."""
     found: list[str] = []
     for part in find_sets(paths):
-        found += part.paths if isinstance(part, Named) else [part[0]]
+        found += part.openable if isinstance(part, Named) else [part[0]]
     return found
 
 

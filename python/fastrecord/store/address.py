@@ -77,6 +77,10 @@ class Url(str):
 
     __hash__ = str.__hash__
 
+    def given(self, options: Mapping[str, Any]) -> Url:
+        """Return it with options of the store, if it is a URL."""
+        return self._made(str(self), self.user, self.query, options) if "://" in self else self
+
     @property
     def scheme(self) -> str:
         """What precedes `://`."""

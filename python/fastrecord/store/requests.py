@@ -253,6 +253,10 @@ class Store:
         """
         _where_it_works(_delete, self, list(names))
 
+    def file_url(self, name: str) -> Url:
+        """Return the URL of a file in the folder, with all that opening it takes."""
+        return self.url.file(name).given(self.options)
+
     def where(self, name: str) -> str:
         """Return the URL of an object."""
         return str(self.file or self.url.at(name))

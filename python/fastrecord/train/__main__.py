@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from fastrecord import FastRecordError
 from fastrecord.dataset.decoding import Decoder, SixteenBit
+from fastrecord.store.option import store_option, store_options
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.config import (
     Amp,
@@ -232,7 +233,11 @@ def main(context: click.Context, /, *, file: str | None, ladder: bool, **options
         raise click.UsageError(
             "--ladder measures all kinds of data and continues no run: leave out --data, --resume and --overwrite"
         )
-    context.exit(_run(config, ladder=ladder))
+    context.exit(_run(config.in_store(store_options(context)), ladder=ladder))
+
+
+# After --cache-size, with which it belongs.
+main.params.insert([param.name for param in main.params].index("cache_size") + 1, store_option)
 
 
 class _LogHandler(logging.StreamHandler[TextIO]):

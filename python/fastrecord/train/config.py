@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -253,6 +253,20 @@ class TrainConfig:
             if name in settings or name not in read:
                 raise
             raise ValueError(f"{path}: {name.replace('_', '-')} {rest}") from error
+
+    def in_store(self, options: Mapping[str, Any]) -> TrainConfig:
+        """Return the settings with options of the store in the URLs to read, where no file or log shows them.
+
+        Args:
+            options: As `store_options` of `FastRecordDataset`; they replace all that the URLs had.
+        """
+        if not options:
+            return self
+
+        def given(files: str | Sequence[str]) -> str | Sequence[str]:
+            return Url(files).given(options) if isinstance(files, str) else [Url(file).given(options) for file in files]
+
+        return replace(self, train=given(self.train), val=None if self.val is None else given(self.val))
 
     def on_processes(self, count: int) -> TrainConfig:
         """Return the settings for a number of processes, with `global_batch` divided among them.

@@ -25,6 +25,7 @@ import numpy as np
 from fastrecord import FastRecordError
 from fastrecord.dataset.decoding import Decoder, SixteenBit
 from fastrecord.interchange.libraries import library
+from fastrecord.store.option import store_option, store_options
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.batches.messages import Request, encode_error, is_ipv6
 from fastrecord.train.config import DEFAULT_ADDRESS, TrainConfig, TrainError, one_line
@@ -321,7 +322,7 @@ def main(
                         decoder=decoder,
                         sixteen_bit=sixteen_bit,
                         allow_incomplete=allow_incomplete,
-                    )
+                    ).in_store(store_options(context))
                 )
             )
             try:
@@ -336,6 +337,9 @@ def main(
     if stop.number:
         click.echo(f"stopped by {signal.Signals(stop.number).name}", err=True)
         context.exit(128 + stop.number)
+
+
+main.params.append(store_option)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""The trainer and its producer of batches over a store that only `--store` leads to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fastrecord.train.__main__ import main
+from tests.support.machines.stores import Server
+from tests.support.training import MODEL, losses, read_rest, read_until, running
+
+SECRET = b"planted7secret"
+RUN = ("--model", MODEL, "--batch-size", "8", "--image-size", "32", "--augment", "none", "--device", "cpu", "-j", "1")
+
+
+@pytest.fixture
+def store(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The options that lead to the server; the environment names nothing."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "ENDPOINT_URL", "REGION", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = {**server.options, "secret_access_key": SECRET.decode()}
+    return [word for name, value in options.items() for word in ("--store", f"{name}={value}")]
+
+
+@pytest.fixture
+def url(colours: Path, server: Server) -> str:
+    return f"{server.put_folder('colours', colours.parent)}/{colours.name}"
+
+
+def trained(*options: str | Path) -> None:
+    with running("-m", "fastrecord.train", *RUN, *options) as process:
+        status, output = read_rest(process)
+    assert status == 0, output
+    assert SECRET.decode() not in output
+
+
+def test_a_run_trains_evaluates_and_continues_and_keeps_no_option(store: list[str], url: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = tmp_path / "run.toml"
+    settings.write_text(f'train = "{url}"\nepochs = 1\n')
+    trained("--config", settings, "--max-steps", "2", "--out", out, *store)
+    # Worker processes get the options with the data set.
+    trained(url, "--val", url, "--epochs", "1", "--resume", "auto", "--loader", "torch", "--out", out, *store)
+    assert list(losses(out)) == [2, 10]
+    kept = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert not [content for content in kept if SECRET in content]
+
+
+def test_a_producer_reads_what_the_trainer_asks_for(store: list[str], url: str, tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    address = f"ipc://{tmp_path}/batches"
+    with running("-m", "fastrecord.train.produce", url, "--address", address, *store) as producer:
+        read_until(producer, "listening")
+        trained(url, "--data", "zmq", "--zmq-address", address, "--max-steps", "2", "--out", tmp_path / "run", *store)
+    assert losses(tmp_path / "run")
+
+
+def test_an_option_without_a_value_is_not_shown() -> None:
+    result = CliRunner().invoke(main, ["a.frec", "--store", "planted7secret"])
+    assert result.exit_code == 2
+    assert "it is NAME=VALUE" in result.stderr
+    assert "planted7secret" not in result.output
