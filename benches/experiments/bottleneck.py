@@ -21,12 +21,13 @@ from typing import Any
 from benches.harness import Bench, Contender, Contest
 from benches.support.ladder import climb, rung_of, write
 from benches.support.pictures import make_images
+from benches.support.transport import KINDS
 from fastrecord.train.ladder import WARM_UP, rounds_of
 
 NAME = "fastrecord"
 # Enough that no epoch ends while something is measured that depends on it.
 RECORDS = 1024
-_RUNGS = 7  # of the ladder
+_RUNGS = 6  # of the ladder
 _FEWEST_STEPS, _MOST_STEPS = 4, 150
 # How much slower than the native loader's threads Pillow decodes.
 _PILLOW = 3.0
@@ -95,6 +96,21 @@ def run(bench: Bench, settings: Sequence[Setting] = SETTINGS, records: int | Non
             loading(bench, setting, found)
             speeds[setting] = [setting.batch / seconds for seconds in rung_of(ladder, "gpu")["round_step_seconds"]]
     several(bench, speeds)
+    handing_over(bench)
+
+
+def handing_over(bench: Bench, batch: int = 64, pixels: int = 224, count: int = 50) -> None:
+    """Add what it costs to get a batch from a thread, and from another process over ZeroMQ."""
+    settings = {"batch": batch, "pixels": pixels}
+    target = "benches.support.transport:Transport"
+    with bench.contest([Contender(kind, target, {"kind": kind, **settings}) for kind in KINDS]) as contest:
+        answers = contest.rounds("receive", rounds=bench.rounds, warm_up=1, arguments=lambda _: {"count": count})
+        case = f"handing over a constant batch of {batch} images of {pixels} pixels"
+        for name, found in answers.items():
+            values = [1e3 * answer.seconds / count for answer in found]
+            bench.row(case, name, "ms", values, version=contest.versions[name], **settings)
+        for name, why in contest.missing.items():
+            bench.not_measured(case, name, why, unit="ms")
 
 
 def climbed(contest: Contest, setting: Setting, full: bool) -> dict[str, Any]:

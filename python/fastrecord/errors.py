@@ -379,7 +379,7 @@ class Code(StrEnum):
         "the format of a source is not known",
         "name it with `--format`")
     NO_LIBRARY = ("FR751", FastRecordError,
-        "a library is not installed: of a format, of `--data zmq`, of object stores, or of `fastrecord.ray`",
+        "a library is not installed: of a format, of object stores, or of `fastrecord.ray`",
         "the pip line in the message")
     SOURCE = ("FR752", FastRecordError,
         "a source of another format is damaged, cut short, or not what its format demands",
@@ -429,10 +429,6 @@ class Code(StrEnum):
     TOO_MANY_SKIPPED = ("FR808", FastRecordError,
         "more records were skipped than `Skip(at_most=...)` allows",
         "`fastrecord verify` finds them all; a larger `at_most` continues")
-    PRODUCER = ("FR809", FastRecordError,
-        "the trainer's batches come from another process (`--data zmq`), and one does not come in "
-        "time or is not what the trainer asked for",
-        "start the producer, or correct it: [zmq.md](zmq.md) has the format of the messages")
     # fmt: on
 
 

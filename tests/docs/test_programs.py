@@ -45,7 +45,6 @@ ELSEWHERE = {
     "docs/cli.md": "../cli/test_cli.py",
     "docs/plan.md": "../plan/test_plan_cli.py",
     "docs/ray.md": "../ray/test_ray_page.py",
-    "docs/zmq.md": "../train/test_zmq.py",
 }
 NOT_RUN = {
     "CONTRIBUTING.md": "make, which CI runs, and fuzzing, which takes hours",
@@ -181,7 +180,6 @@ def test_every_program_is_python_and_only_a_before_may_need_another_package(page
         "ray",
         "timm",
         "transformers",
-        "zmq",
         *sys.stdlib_module_names,
     }
     for kind, title, text in blocks(page):

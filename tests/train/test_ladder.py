@@ -7,8 +7,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -30,7 +28,6 @@ from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.ladder import RungKind, judge, table
 from fastrecord.train.meters import read_metrics
 from fastrecord.train.model import build_model
-from fastrecord.train.produce import noise_producer
 from tests.support.commands import flip
 from tests.support.training import losses, read_rest, read_until, running, signalled, small_config
 
@@ -133,7 +130,6 @@ def test_an_exception_in_the_step_ends_the_thread_of_the_queue(colours: Path, tm
 def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     loader: LoaderKind, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("zmq")
     out = tmp_path / "out"
     ladder = run_ladder(small_config(colours, out, loader=loader, max_steps=8, val="none.frec"))
     assert ladder is not None
@@ -146,7 +142,7 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
         assert 0 <= rung.data_wait <= 1
     steps = {rung.data: rung.step_seconds for rung in ladder.rungs}
     above = [rung.above for rung in ladder.rungs]
-    assert above == [None, "gpu", "cpu", "queue", "cpu", "cpu", "dataset"]
+    assert above == [None, "gpu", "cpu", "queue", "cpu", "dataset"]
     for rung in ladder.rungs[1:]:
         assert rung.above is not None
         assert rung.layer_seconds == pytest.approx(steps[rung.data] - steps[rung.above])
@@ -155,15 +151,15 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     assert [path.name for path in out.iterdir()] == ["ladder.json"]
     written = json.loads((out / "ladder.json").read_text())
     assert [rung["data"] for rung in written["rungs"]] == list(RUNGS)
-    assert written["rungs"][5]["step_seconds"] == steps["native"]
+    assert written["rungs"][4]["step_seconds"] == steps["native"]
     assert written["rungs"][0]["layer"] == "constant, on the device (here: the CPU)"
     assert (written["limit"], written["verdict"]) == (ladder.limit, ladder.verdict)
     assert (written["loader"], written["device"], written["steps"]) == (loader, "cpu", 8)
 
-    lines = log.messages[-8:]
-    assert [line.split()[0] for line in lines[:7]] == list(RUNGS)
+    lines = log.messages[-7:]
+    assert [line.split()[0] for line in lines[:6]] == list(RUNGS)
     assert "ms over cpu (" in lines[2]
-    assert lines[7] == f"What limits: {ladder.verdict}"
+    assert lines[6] == f"What limits: {ladder.verdict}"
     assert multiprocessing.active_children() == []
 
 
@@ -184,56 +180,19 @@ def test_on_a_gpu_the_ladder_copies_from_pinned_memory(colours: Path, tmp_path: 
 
 
 def test_a_rung_that_cannot_run_is_listed_with_its_reason(
-    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+    colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "zmq", None)
     ladder = run_ladder(small_config(colours, tmp_path, max_steps=1, on_error="skip"))
     assert ladder is not None
     assert [rung.data for rung in ladder.rungs] == ["gpu", "cpu", "queue", "dataset", "native"]
-    assert list(ladder.left_out) == ["torch", "zmq"]
+    assert list(ladder.left_out) == ["torch"]
     assert "torch    not measured: on_error is 'skip': it must be 'raise' with loader torch" in log.text
-    assert "zmq      not measured: the rung zmq needs the package zmq" in log.text
     assert json.loads((tmp_path / "ladder.json").read_text())["left_out"] == ladder.left_out
 
     ladder = run_ladder(small_config(colours, tmp_path, max_steps=1, loader="torch", threads=0))
     assert ladder is not None
     assert ladder.rungs[-1].data == "torch"
-    assert list(ladder.left_out) == ["native", "zmq"]
-
-
-def test_a_producer_that_does_not_start_leaves_its_rung_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("zmq")
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(TrainError, match="its producer does not start: it ends at once"), noise_producer():
-        pass
-
-
-# It dies silently as soon as its producer, which inherits stderr, listens.
-ORPHANED = """
-import os, signal, subprocess, sys
-command = [sys.executable, "-m", "fastrecord.train.produce", "--noise", "--address", sys.argv[1]]
-command += ["--parent", str(os.getpid())]
-producer = subprocess.Popen(command, stdout=subprocess.PIPE)
-assert b"listening" in producer.stdout.readline()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_the_producer_of_a_ladder_ends_after_its_trainer_was_killed(tmp_path: Path) -> None:
-    pytest.importorskip("zmq")
-    command = [sys.executable, "-c", ORPHANED, f"ipc://{tmp_path}/b"]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-
-
-def test_warnings_of_a_producer_do_not_cost_its_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("zmq")
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\necho 'a warning' >&2\nexec {sys.executable} \"$@\"\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with noise_producer() as address:
-        assert address.startswith("ipc://")
+    assert list(ladder.left_out) == ["native"]
 
 
 def rung(data: RungKind, above: RungKind | None, *milliseconds: float, over: float = 0.0) -> Rung:

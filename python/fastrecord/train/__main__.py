@@ -149,13 +149,10 @@ def _option(name: str, text: str, *, choices: object = None, kind: Any = None, *
 )
 @_option(
     "--data",
-    "real: the records of TRAIN. zmq: batches that another process sends over ZeroMQ, such as python -m "
-    "fastrecord.train.produce. Else a constant batch, no evaluation; gpu: it lies on the device; cpu: is copied from "
+    "real: the records of TRAIN. Else a constant batch, no evaluation; gpu: it lies on the device; cpu: is copied from "
     "the host; queue: and comes through a Python thread's queue; dataset: through the workers of a DataLoader.",
     choices=DataKind,
 )
-@_option("--zmq-address", "With --data zmq: where the producer listens; every process connects.", metavar="ADDRESS")
-@_option("--zmq-timeout", "With --data zmq: how long to wait for a batch, in seconds.", kind=float)
 @click.option(
     "--ladder",
     is_flag=True,

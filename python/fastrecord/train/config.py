@@ -18,10 +18,8 @@ Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
 LoaderKind = Literal["native", "torch"]
-DataKind = Literal["real", "zmq", "gpu", "cpu", "queue", "dataset"]
+DataKind = Literal["real", "gpu", "cpu", "queue", "dataset"]
 ShuffleKind = Literal["full", "blocks"]
-# Where a trainer and a producer of batches meet by default.
-DEFAULT_ADDRESS = "tcp://127.0.0.1:5557"
 OnError = Literal["raise", "skip"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
 Parallel = Literal["ddp", "dp"]
@@ -68,18 +66,14 @@ class TrainConfig:
             decode with Pillow in the worker processes of a torch DataLoader.
         parallel: "ddp": DistributedDataParallel, if there are several processes. "dp": nn.DataParallel
             divides each batch among all visible GPUs of a single process.
-        data: "real": the records of `train`. "zmq": batches that another process sends over ZeroMQ;
-            `train` then only gives the number of records and of classes. Other values use a constant
-            batch, to measure the cost of each layer; here too `train` only gives those numbers, and
-            there is nothing to evaluate. "gpu": the batch is on the device. "cpu": on the host, copied
-            for each pass. "queue": the same, passed by a Python thread through a queue. "dataset":
+        data: "real": the records of `train`. Other values use a constant batch, to measure the cost
+            of each layer; `train` then only gives the numbers of records and classes, and there is
+            nothing to evaluate. "gpu": the batch is on the device. "cpu": on the host, copied for
+            each pass. "queue": the same, passed by a Python thread through a queue. "dataset":
             delivered image by image by the worker processes of a torch DataLoader.
         shuffle: "full": every order of the records is possible. "blocks", for disks and mounts with
             slow random reads: blocks of neighbouring records in random order, mixed within a window
             of blocks.
-        zmq_address: With data "zmq", where the producer of batches listens: an address of ZeroMQ, such
-            as tcp://HOST:PORT or ipc://PATH. All ranks connect to it.
-        zmq_timeout: With data "zmq", how long to wait for a batch, in seconds.
         threads: Per process, the threads of the native loader or the workers of a DataLoader (0: no
             workers, it works in the training process). None: the cores that this process may use,
             divided by the number of processes on the machine; at most 8 workers.
@@ -140,8 +134,6 @@ class TrainConfig:
     loader: LoaderKind = "native"
     parallel: Parallel = "ddp"
     data: DataKind = "real"
-    zmq_address: str = DEFAULT_ADDRESS
-    zmq_timeout: float = 60.0
     shuffle: ShuffleKind = "full"
     threads: int | None = None
     decoder: Decoder = "auto"
@@ -196,7 +188,6 @@ class TrainConfig:
             self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
         self._check("seed", 0 <= self.seed < 2**63, "in [0, 2**63)")
         self._check("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
-        self._check("zmq_timeout", 0 < self.zmq_timeout < math.inf, "above 0 and finite")
         self._check("threads", self.threads is None or self.threads >= 0, "at least 0")
         self._check("max_steps", self.max_steps is None or self.max_steps >= 1, "at least 1")
         most = self.max_skipped
@@ -213,9 +204,7 @@ class TrainConfig:
             self._check(
                 "compile", not self.compile, "False with parallel dp, whose threads torch.compile cannot follow"
             )
-        if self.data == "zmq":
-            self._check("on_error", self.on_error == "raise", "'raise' with data zmq: a producer sends whole batches")
-        if self.loader == "native" and self.data in ("real", "zmq"):
+        if self.loader == "native" and self.data == "real":
             self._check("threads", self.threads != 0, "at least 1 (0, no worker at all, is for loader torch)")
         if self.loader == "torch":
             self._check("on_error", self.on_error == "raise", "'raise' with loader torch: only the native loader skips")

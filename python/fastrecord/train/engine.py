@@ -188,9 +188,7 @@ class _Run:
         train_set, val_set = open_on_all_ranks(config, ranks)
         self.classes = class_names(train_set)
         self.snapshots = train_set.snapshots
-        self.batches: Batches = ranks.each(
-            lambda: open_batches(train_set, config, ranks, training=True, signals=signals)
-        )
+        self.batches: Batches = ranks.each(lambda: open_batches(train_set, config, ranks, training=True))
         stack.callback(self.batches.close)
         self.val_batches: Batches | None = None
         self.val_records = 0
@@ -231,9 +229,7 @@ class _Run:
             )
         if len(self.classes) == 1:
             self._say("all records are of one class: there is nothing to learn")
-        if config.data == "zmq":
-            self._say(f"--data zmq: the batches come from {config.zmq_address}")
-        elif config.data != "real":
+        if config.data != "real":
             self._say(f"--data {config.data}: every batch is the same noise; nothing is learnt, nothing is evaluated")
         if found is not None:
             self._say(f"resumed from {found}: epoch {self.epoch}, {self.done} of {self.steps_per_epoch} steps done")

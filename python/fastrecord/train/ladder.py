@@ -21,7 +21,7 @@ from fastrecord import FastRecordDataset, __version__
 from fastrecord.train.batches.base import Batch, Batches
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.batches.torch import default_workers
-from fastrecord.train.config import TrainConfig, TrainError
+from fastrecord.train.config import TrainConfig
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
 from fastrecord.train.interrupt import StopSignal
@@ -30,13 +30,12 @@ from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
 from fastrecord.train.plot import plot_ladder
-from fastrecord.train.produce import noise_producer
 from fastrecord.train.run_folder import check_folder
 
 _log = logging.getLogger("fastrecord.train")
 
 # Constant batches, each kind with one more layer; then the records, by either loader.
-RungKind = Literal["gpu", "cpu", "queue", "dataset", "zmq", "native", "torch"]
+RungKind = Literal["gpu", "cpu", "queue", "dataset", "native", "torch"]
 
 # The rung that each one adds a layer to. The native loader's threads write whole batches, without a
 # Python thread or workers in between.
@@ -44,7 +43,6 @@ _ABOVE: Mapping[RungKind, RungKind] = {
     "cpu": "gpu",
     "queue": "cpu",
     "dataset": "queue",
-    "zmq": "cpu",
     "native": "cpu",
     "torch": "dataset",
 }
@@ -245,16 +243,6 @@ class _Measurement:
 
     def run(self) -> Ladder | None:
         """Measure, log the table and write the files."""
-        with ExitStack() as stack:
-            try:
-                address = self.ranks.each(lambda: stack.enter_context(noise_producer()))
-                self.configs["zmq"] = dataclasses.replace(self.configs["zmq"], zmq_address=address)
-            except TrainError as error:
-                self.left_out["zmq"] = str(error)
-                del self.configs["zmq"]
-            return self._climb()
-
-    def _climb(self) -> Ladder | None:
         kinds = tuple(self.configs)
         rounds = rounds_of(self.steps)
         self._say(
@@ -290,11 +278,9 @@ class _Measurement:
         config = self.configs[kind]
         dataset = self.datasets[config.loader]
         with ExitStack() as stack:
-            batches = self.ranks.each(
-                lambda: open_batches(dataset, config, self.ranks, training=True, signals=self.signals)
-            )
+            batches = self.ranks.each(lambda: open_batches(dataset, config, self.ranks, training=True))
             stack.callback(batches.close)
-            drawn = stack.enter_context(closing(endless(batches, self.signals)))
+            drawn = stack.enter_context(closing(endless(batches)))
             for _ in range(max(WARM_UP, self._workers(kind))):
                 self._step(drawn)
             self._wait_for_device()
@@ -351,8 +337,6 @@ class _Measurement:
             return "constant, copied from pinned memory" if where == "cuda" else "constant, copied in memory"
         if kind == "queue":
             return "the same, through a Python thread's queue"
-        if kind == "zmq":
-            return "constant, from another process by ZeroMQ"
         if kind == "native":
             return "real, native loader"
         what = "constant, through a" if kind == "dataset" else "real,"
@@ -387,12 +371,10 @@ class _Measurement:
             _log.info(line)
 
 
-def endless(batches: Batches, signals: StopSignal) -> Generator[Batch]:
-    """Yield the batches of epoch after epoch, until a signal has ended the wait for one."""
+def endless(batches: Batches) -> Generator[Batch]:
+    """Yield the batches of epoch after epoch."""
     for epoch in itertools.count():
         yield from batches.epoch(epoch)
-        if signals.number:
-            return
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

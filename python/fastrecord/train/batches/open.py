@@ -13,11 +13,9 @@ from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
 from fastrecord.train.batches.native import NativeBatches
 from fastrecord.train.batches.torch import TorchBatches, make_transform
-from fastrecord.train.batches.zmq import ZmqBatches
 from fastrecord.train.checkpoint import find_snapshots
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import check_labels, class_names
 
 
@@ -32,7 +30,7 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     """
     train = _open(config.train, config, training=True, snapshots=find_snapshots(config.resume, config.folder))
     # Constant data cannot be evaluated.
-    if config.val is None or config.data not in ("real", "zmq"):
+    if config.val is None or config.data != "real":
         return train, None
     val = _open(config.val, config, training=False)
     if bool(train.classes) != bool(val.classes):
@@ -81,7 +79,6 @@ def open_batches(
     ranks: Ranks,
     *,
     training: bool,
-    signals: StopSignal | None = None,
 ) -> Batches:
     """Return the batch source for a configuration.
 
@@ -90,15 +87,11 @@ def open_batches(
         config: The run.
         ranks: The processes that share each global batch.
         training: True for training, False for evaluation.
-        signals: A signal ends a wait for another process's batches.
 
     Raises:
         TrainError: the source does not support this configuration.
-        FastRecordError: the source needs a package that is not installed.
     """
     try:
-        if training and config.data == "zmq":
-            return ZmqBatches(dataset, config, ranks, signals)
         if training and config.data != "real":
             return ConstantBatches(dataset, config, ranks)
         kind = NativeBatches if config.loader == "native" else TorchBatches
@@ -146,7 +139,7 @@ def _open(
     classes: Sequence[str] | None = None,
     snapshots: Sequence[Mapping[str, Any]] | None = None,
 ) -> FastRecordDataset:
-    # The native loader and a producer apply the geometry themselves; torch's loader uses the transform.
+    # The native loader applies the geometry itself; torch's loader uses the transform.
     made = config.loader == "native" or (training and config.data != "real")
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
     try:
