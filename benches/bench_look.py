@@ -85,5 +85,5 @@ def test_browse_of_a_million_records(million: Path, folder: Path) -> None:
 def test_diff_of_a_million_records(million: Path, folder: Path) -> None:
     """The same 1,000,000 records in another order."""
     shuffled = folder / "look-shuffled.frec"
-    fr.shuffle(million, shuffled, seed=1, overwrite=True)
+    fr.files.shuffle(million, shuffled, seed=1, overwrite=True)
     note("diff of 1,000,000 records, s", "10 s", seconds("diff", million, shuffled), 10, 1, "cost")

@@ -94,7 +94,7 @@ class Export:
     def turn(self) -> None:
         """Export, and sync."""
         drop = ["key"] if self._name == "recordio" else []
-        fr.export_records(self._source, self._out, self._name, drop=drop)
+        fr.export(self._source, self._out, self._name, drop=drop)
         libraries.sync(self._out)
 
 

@@ -316,7 +316,7 @@ def write_shards(folder: Path, records: int, shard: int) -> None:
         with fr.Writer(temporary / f"train-{number:05d}.frec", SCHEMA) as writer:
             for _, (payload, label, _) in zip(range(min(each, records - number * each)), images, strict=False):
                 writer.append({"image": payload, "label": label})
-    fr.write_manifest(temporary)
+    fr.files.write_manifest(temporary)
     temporary.rename(folder)
 
 

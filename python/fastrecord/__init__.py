@@ -23,8 +23,6 @@ from fastrecord._core import (
     __version__ as __version__,
     decode_image as decode_image,
 )
-from fastrecord.files.fields import add_field as add_field
-from fastrecord.files.fields import drop_field as drop_field
 from fastrecord.schema import (
     FieldType as FieldType,
     Schema as Schema,
@@ -56,26 +54,14 @@ from fastrecord.schema.limits import LIMITS as LIMITS
 # isort: on
 
 if typing.TYPE_CHECKING:
+    from fastrecord import files as files
     from fastrecord import transforms as transforms
     from fastrecord.dataset.collate import collate as collate
     from fastrecord.dataset.dataset import FastRecordDataset as FastRecordDataset
     from fastrecord.dataset.dataset import concat as concat
     from fastrecord.dataset.decoding import Decoding as Decoding
     from fastrecord.dataset.mix import mix as mix
-    from fastrecord.files.export import export_records as export_records
-    from fastrecord.files.extraction import extract_records as extract_records
-    from fastrecord.files.indexing import index_file as index_file
-    from fastrecord.files.manifest import check_manifest as check_manifest
-    from fastrecord.files.manifest import clean_manifest as clean_manifest
-    from fastrecord.files.manifest import write_manifest as write_manifest
-    from fastrecord.files.metadata import set_metadata as set_metadata
-    from fastrecord.files.rewrite import compact as compact
-    from fastrecord.files.rewrite import merge as merge
-    from fastrecord.files.rewrite import shuffle as shuffle
-    from fastrecord.files.rewrite import split as split
-    from fastrecord.files.salvage import repair as repair
-    from fastrecord.files.subset import select as select
-    from fastrecord.files.transfer import copy as copy
+    from fastrecord.files.export import export as export
     from fastrecord.inspect.benchmark import bench_file as bench_file
     from fastrecord.inspect.compare import diff_files as diff_files
     from fastrecord.inspect.diagnosis import examine as examine
@@ -119,34 +105,22 @@ _LAZY = {
     "SkippedRecord": "loader.skip",
     "bench_file": "inspect.benchmark",
     "browse": "inspect.page",
-    "check_manifest": "files.manifest",
     "class_weights": "sampler.draws",
-    "clean_manifest": "files.manifest",
     "collate": "dataset.collate",
-    "compact": "files.rewrite",
     "concat": "dataset.dataset",
-    "copy": "files.transfer",
     "mix": "dataset.mix",
     "diff_files": "inspect.compare",
     "examine": "inspect.diagnosis",
-    "export_records": "files.export",
-    "extract_records": "files.extraction",
+    "export": "files.export",
     "file_stats": "inspect.statistics",
     "import_records": "pack.records",
-    "index_file": "files.indexing",
-    "merge": "files.rewrite",
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
     "plan_training": "inspect.prediction",
     "plot_stats": "inspect.stats_plot",
-    "repair": "files.salvage",
-    "select": "files.subset",
-    "set_metadata": "files.metadata",
-    "shuffle": "files.rewrite",
-    "split": "files.rewrite",
+    "files": "files",
     "transforms": "transforms",
-    "write_manifest": "files.manifest",
 }
 
 __all__ = sorted(

@@ -15,7 +15,7 @@ from benches.experiments.scale import RECORDS, Opener, make
 def test_shards_with_ids_of_their_own_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)  # the limit would stay for other tests
     folder = make(tmp_path / "shards", 20)
-    assert fr.check_manifest(folder) == []
+    assert fr.files.check_manifest(folder) == []
     assert len({one["file_id"] for one in fr.FastRecordDataset(folder).snapshots}) == 20
     for path in folder.glob("*.frec"):
         with fr.Reader(path) as reader:

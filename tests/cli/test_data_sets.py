@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     made.mkdir()
     for name, count, seed in (("a", 3, 0), ("b", 5, 10), ("c", 2, 20)):
         write_photos(made / f"{name}.frec", count, seed)
-    fr.write_manifest(made)
+    fr.files.write_manifest(made)
     return made
 
 
@@ -103,8 +103,8 @@ def test_ls_numbers_the_records_of_all_shards(folder: Path) -> None:
 
 
 def test_ls_and_head_number_labels_as_the_data_set_does(folder: Path) -> None:
-    fr.set_metadata(folder / "b.frec", classes=["bee", "dog", "ant"])
-    fr.write_manifest(folder)
+    fr.files.set_metadata(folder / "b.frec", classes=["bee", "dog", "ant"])
+    fr.files.write_manifest(folder)
     dataset = fr.FastRecordDataset(folder)
     assert dataset.classes == ["ant", "bee", "cow", "dog"]
     for command in ("ls", "head"):
@@ -169,7 +169,7 @@ def test_verify_finds_what_differs_from_the_manifest(folder: Path) -> None:
 
 
 def test_later_commits_and_other_files_are_notes_and_no_damage(folder: Path) -> None:
-    fr.set_metadata(folder / "a.frec", note="grown")
+    fr.files.set_metadata(folder / "a.frec", note="grown")
     write_photos(folder / "other.frec", 1)
     text = good("verify", folder)
     assert f"note: {folder}/a.frec: grown" in text
@@ -195,7 +195,7 @@ def test_the_other_commands_take_a_manifest(folder: Path, tmp_path: Path, monkey
     assert stats["classes"]["counts"] == {"ant": 4, "bee": 4, "cow": 2}
     assert good("browse", folder).startswith("train.html: 10 of 10 matching records")
     assert good("browse", folder / "dataset.json", "--overwrite").startswith("train.html: ")
-    fr.merge([folder / f"{name}.frec" for name in "abc"], tmp_path / "one.frec")
+    fr.files.merge([folder / f"{name}.frec" for name in "abc"], tmp_path / "one.frec")
     assert "0 added, 0 removed, 0 changed" in good("diff", folder, tmp_path / "one.frec")
     good("export", folder, tmp_path / "out", "--format", "folder", "--drop", "weight")
     report = json.loads(good("doctor", "--json", folder))

@@ -146,23 +146,25 @@ for again in range(2):
         for batch in fr.FastRecordLoader(data, 2, image=crop):
             pass
     fr.Reader(fr.Reader(one).path).refresh()
-    fr.split(one, os.path.join(folder, "a.frec"), shards=2, overwrite=True)
-    for make in (fr.shuffle, fr.select, fr.repair, lambda *files, **options: fr.merge([files[0]], files[1], **options)):
+    fr.files.split(one, os.path.join(folder, "a.frec"), shards=2, overwrite=True)
+    merge = lambda source, out, **options: fr.files.merge([source], out, **options)
+    for make in (fr.files.shuffle, fr.files.select, fr.files.repair, merge):
         make(one, out, overwrite=True)
         os.path.exists(out) and os.unlink(out)
-    fr.compact(one)
-    (fr.write_manifest(folder), fr.check_manifest(folder), fr.set_metadata(one, x=again), fr.index_file(one))
+    fr.files.compact(one)
+    (fr.files.write_manifest(folder), fr.files.check_manifest(folder))
+    (fr.files.set_metadata(one, x=again), fr.files.index(one))
     (fr.file_stats([folder]), fr.examine([one]), fr.diff_files(one, folder), fr.bench_file(one, seconds=0.01))
     fr.browse(one, os.path.join(base, "page.html"), overwrite=True)
-    fr.extract_records(one, os.path.join(base, "files"), overwrite=True)
-    fr.export_records(folder, os.path.join(base, "a.tar"), "webdataset", overwrite=True)
+    fr.files.extract(one, os.path.join(base, "files"), overwrite=True)
+    fr.export(folder, os.path.join(base, "a.tar"), "webdataset", overwrite=True)
     fr.import_records(os.path.join(base, "a.tar"), out, overwrite=True)
     fr.pack_folder("src", out, overwrite=True)
     with fr.Writer(out, mode="a") as writer:
         assert os.path.exists(writer.path)
     os.unlink(out)
-    fr.copy(folder, url, overwrite=True)
-    fr.copy(url, os.path.join(base, "back"), overwrite=True)
+    fr.files.copy(folder, url, overwrite=True)
+    fr.files.copy(url, os.path.join(base, "back"), overwrite=True)
     far = fr.FastRecordDataset(url, cache=os.path.join(base, "cache"))
     assert len([*fr.FastRecordLoader(far, 2, image=crop)]) == 2
     far.close()
@@ -183,7 +185,7 @@ def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
     folder = tmp_path / "Größe 猫"
     (folder / "set").mkdir(parents=True)
     fr.pack_folder(source, folder / "a.frec")
-    fr.split(folder / "a.frec", folder / "set" / "a.frec", shards=2)
+    fr.files.split(folder / "a.frec", folder / "set" / "a.frec", shards=2)
     command = [sys.executable, "-W", "error", "-c", USES]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | locale, timeout=110)
     assert done.returncode == 0, done.stderr.decode(errors="replace")

@@ -96,7 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, packed: P
         shutil.copytree(image_folder / name, root / "images" / name)
     shutil.copytree(image_folder / "dog", root / "more" / "fox")
     fr.pack_folder(root / "more", root / "more.frec")
-    fr.export_records(root / "more.frec", root / "more.tar", "webdataset")
+    fr.export(root / "more.frec", root / "more.tar", "webdataset")
     (root / "list.csv").write_text("path,label\nimages/cat/0.jpg,0\nimages/owl/1.jpg,1\n", encoding="utf-8")
     for side, size in (("lr", 16), ("hr", 32)):
         (root / side).mkdir()
@@ -107,9 +107,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, packed: P
         (root / place).mkdir(parents=True)
         for shard in range(2):
             write_images(root / place / f"{shard}.frec", [0, 1, 1], ["cat", "owl"], seed=shard)
-        fr.write_manifest(root / place)
-    fr.export_records(packed, root / "train.tar", "webdataset")
-    fr.drop_field(Path(shutil.copy(packed, root / "images.frec")), "key")
+        fr.files.write_manifest(root / place)
+    fr.export(packed, root / "train.tar", "webdataset")
+    fr.files.drop_field(Path(shutil.copy(packed, root / "images.frec")), "key")
     write_rows(root / "rows.frec", 50)
     return root
 

@@ -38,7 +38,7 @@ def make(folder: Path, shards: int) -> Path:
     folder.mkdir()
     for number in range(shards):
         shard(folder / f"s{number:03d}.frec", PER_SHARD * number)
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     return folder
 
 
@@ -85,7 +85,7 @@ def test_the_order_is_the_manifests_and_other_files_do_not_belong(folder: Path) 
     shard(folder / "a-later.frec", 100)
     assert values(fr.FastRecordDataset(folder)) == list(range(20))
     assert values(fr.FastRecordDataset(folder / "dataset.json")) == list(range(20))
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     assert values(fr.FastRecordDataset(folder)) == [*range(20), *range(100, 104)]
 
 
@@ -95,7 +95,7 @@ def test_a_shard_that_has_grown_is_read_at_the_manifests_commit(folder: Path) ->
     assert values(dataset) == list(range(20))
     assert values(pickle.loads(pickle.dumps(dataset))) == list(range(20))
     assert dataset.column("value").tolist() == list(range(20))
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     assert values(dataset) == list(range(20))
     assert values(fr.FastRecordDataset(folder)) == [*range(8), 500, 501, 502, *range(8, 20)]
 
@@ -103,7 +103,7 @@ def test_a_shard_that_has_grown_is_read_at_the_manifests_commit(folder: Path) ->
 def test_classes_are_matched_without_opening_shards(tmp_path: Path) -> None:
     for name, first, classes in (("a", 0, ["cat", "dog"]), ("b", 4, ["dog", "emu"]), ("c", 8, ["cat", "dog"])):
         shard(tmp_path / f"{name}.frec", first, classes=classes)
-    fr.write_manifest(tmp_path)
+    fr.files.write_manifest(tmp_path)
     dataset = fr.FastRecordDataset(tmp_path)
     assert dataset.classes == ["cat", "dog", "emu"]
     assert dataset.targets.tolist() == [0, 1, 0, 1, 1, 2, 1, 2, 0, 1, 0, 1]
@@ -209,7 +209,7 @@ def test_a_flipped_bit_in_a_manifest_changes_no_data_set(folder: Path) -> None:
 
 def test_readers_are_made_when_they_are_used(folder: Path) -> None:
     shard(folder / "s005.frec", 0, 0)
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     readers = fr.FastRecordDataset(folder, fields=("value",)).readers
     assert len(readers) == 6
     for at in (3, -1):  # the last one has no record
@@ -410,7 +410,7 @@ def test_verify_says_what_opening_says_of_files_without_a_manifest(tmp_path: Pat
     shard(tmp_path / "all.frec", 0, 16)
     (tmp_path / "set").mkdir()
     parts = [tmp_path / "set" / f"s{number:03d}.frec" for number in range(4)]
-    fr.split(tmp_path / "all.frec", parts, shards=4)
+    fr.files.split(tmp_path / "all.frec", parts, shards=4)
     (tmp_path / "set" / "dataset.json").unlink()
     good("verify", tmp_path / "set")
     (tmp_path / "set" / f"{lost}.frec").rename(tmp_path / "lost.frec")

@@ -173,7 +173,7 @@ def test_sources_may_be_views_and_folders(sources: list[Path], tmp_path: Path) -
     folder.mkdir()
     for name in ("x", "y"):
         write(folder / f"{name}.frec", 5)
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     even = fr.FastRecordDataset(sources[1]).filter("label", "==", 0)
     data = fr.mix({even: 1, str(folder): 1})
     assert len(data) == 260

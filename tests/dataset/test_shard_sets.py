@@ -51,17 +51,17 @@ def packed_pairs(folder: Path) -> list[str]:
 
 def was_split(folder: Path) -> list[str]:
     source = write_rows(folder / "all.rows", 12)
-    return fr.split(source, folder / "train.frec", shards=4).paths
+    return fr.files.split(source, folder / "train.frec", shards=4).paths
 
 
 def was_shuffled(folder: Path) -> list[str]:
     (folder / "before").mkdir()
     before = was_split(folder / "before")
-    return [fr.shuffle(path, folder / os.path.basename(path)).paths[0] for path in before]
+    return [fr.files.shuffle(path, folder / os.path.basename(path)).paths[0] for path in before]
 
 
 def was_compacted(folder: Path) -> list[str]:
-    return [fr.compact(path).paths[0] for path in was_split(folder)]
+    return [fr.files.compact(path).paths[0] for path in was_split(folder)]
 
 
 def was_appended_to(folder: Path) -> list[str]:
@@ -218,7 +218,7 @@ def test_a_split_of_one_shard_is_refused_unless_it_is_meant(tmp_path: Path) -> N
 
 
 def test_files_of_fractions_are_no_shards(tmp_path: Path) -> None:
-    train, val = fr.split(
+    train, val = fr.files.split(
         write_rows(tmp_path / "a", 10), [tmp_path / "train", tmp_path / "val"], fractions=[0.5, 0.5]
     ).paths
     assert (shard_of(train), shard_of(val)) == (None, None)
@@ -255,9 +255,9 @@ def test_a_set_of_very_many_shards_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_file_beside_those_that_were_made_of_it_is_refused_by_name(command: str, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.frec", 10, classes=["cat"])
     if command == "split":
-        fr.split(source, shards=2)
+        fr.files.split(source, shards=2)
     elif command == "merge":
-        fr.merge([source, write_rows(tmp_path / "b.frec", 3, classes=["cat"])], tmp_path / "out.frec")
+        fr.files.merge([source, write_rows(tmp_path / "b.frec", 3, classes=["cat"])], tmp_path / "out.frec")
     else:
         getattr(fr, command)(source, tmp_path / "out.frec")
     for given in (tmp_path, f"{tmp_path}/*.frec", sorted(tmp_path.iterdir())):
@@ -273,8 +273,10 @@ def test_a_file_beside_those_that_were_made_of_it_is_refused_by_name(command: st
 def test_a_file_is_made_of_all_that_its_sources_were_made_of(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.frec", 10)
     (tmp_path / "parts").mkdir()
-    train, val = fr.split(source, [tmp_path / "parts/train", tmp_path / "parts/val"], fractions=["0.8", "0.2"]).paths
-    mixed = fr.shuffle(train, tmp_path / "mixed.frec").paths[0]
+    train, val = fr.files.split(
+        source, [tmp_path / "parts/train", tmp_path / "parts/val"], fractions=["0.8", "0.2"]
+    ).paths
+    mixed = fr.files.shuffle(train, tmp_path / "mixed.frec").paths[0]
     with pytest.raises(fr.FastRecordError, match=rf"mixed\.frec: was made of {source}"):
         fr.FastRecordDataset(tmp_path)
     assert sorted(keys(mixed) + keys(val)) == sorted(keys(source))
@@ -285,7 +287,7 @@ def test_a_file_is_made_of_all_that_its_sources_were_made_of(tmp_path: Path) -> 
 
 def test_a_file_that_is_compacted_in_place_is_made_of_no_other(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.frec", 10, x=1)
-    fr.compact(path)
+    fr.files.compact(path)
     with fr.Reader(path) as reader:
         assert reader.metadata == {"x": 1}
 
@@ -310,6 +312,6 @@ def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(t
     for name, classes, label in (("a", ["cat"], 0), ("b", ["cat", "dog"], 1), ("c", ["cat"], 1)):
         with fr.Writer(tmp_path / name, {"label": fr.int32()}, metadata={"classes": classes}) as writer:
             writer.append({"label": label})
-    assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
+    assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
     with pytest.raises(fr.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
-        fr.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "out2")
+        fr.files.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "out2")

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 def shards(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with shards/train-000.tar to train-002.tar, 12 records in all."""
     monkeypatch.chdir(tmp_path)
-    fr.export_records(packed, "shards", "webdataset", shard_size=16_000)
+    fr.export(packed, "shards", "webdataset", shard_size=16_000)
     for number, path in enumerate(sorted(Path("shards").iterdir())):
         path.rename(f"shards/train-{number:03d}.tar")
     assert len(list(Path("shards").iterdir())) == 3

@@ -272,7 +272,7 @@ def tfrecords() -> None:
         for image, label in encoded():
             writer.append({"image/encoded": image, "image/class/label": label})
     Path("tfrecords").mkdir()
-    fr.export_records("named.frec", "tfrecords/train-00000-of-00001", "tfrecord")
+    fr.export("named.frec", "tfrecords/train-00000-of-00001", "tfrecord")
 
 
 def beton_file() -> None:
@@ -295,7 +295,7 @@ def litdata_chunks() -> None:
 
 def parquet_files() -> None:
     Path("parquet").mkdir()
-    fr.export_records("train.frec", "parquet/train.parquet", "parquet")
+    fr.export("train.frec", "parquet/train.parquet", "parquet")
 
 
 # For each page: what makes its source.
@@ -305,7 +305,7 @@ SOURCES: dict[str, Callable[[], object]] = {
     "index": tar_shards,
     "litdata": litdata_chunks,
     "lmdb": tuples_in_lmdb,
-    "mosaicml": lambda: fr.export_records("train.frec", "mds", "mds"),
+    "mosaicml": lambda: fr.export("train.frec", "mds", "mds"),
     "tfrecord": tfrecords,
     "webdataset": tar_shards,
 }

@@ -38,9 +38,9 @@ def test_only_the_records_stay(worn: Path, tmp_path: Path) -> None:
             raise RuntimeError("now")
 
     with pytest.raises(RuntimeError, match="now"):
-        fr.compact(worn, progress=stop)
+        fr.files.compact(worn, progress=stop)
     assert records(worn) == before
-    summary = fr.compact(worn)
+    summary = fr.files.compact(worn)
     assert records(worn) == before
     assert len(rows(worn)) == 600
     assert (commits(worn), metadata(worn)) == (1, {"classes": ["cat"], "x": 1})
@@ -48,7 +48,7 @@ def test_only_the_records_stay(worn: Path, tmp_path: Path) -> None:
     payloads = sum(len(record["data"]) + len(record["key"]) for record in before)
     assert worn.stat().st_size < payloads + 600 * (32 + 32 + 8 + 8) + 40_000 < size / 2
     assert os.listdir(tmp_path) == ["worn.frec"]
-    assert fr.compact(worn, verify=True).bytes == summary.bytes
+    assert fr.files.compact(worn, verify=True).bytes == summary.bytes
     with fr.Writer(worn, None, "a") as writer:
         assert writer.append({"data": b"new", "label": 0, "key": "new"}) == 600
 
@@ -56,20 +56,20 @@ def test_only_the_records_stay(worn: Path, tmp_path: Path) -> None:
 def test_a_copy_leaves_the_file(worn: Path, tmp_path: Path) -> None:
     before = worn.read_bytes()
     out = tmp_path / "out.frec"
-    assert fr.compact(worn, out).paths == [str(out)]
+    assert fr.files.compact(worn, out).paths == [str(out)]
     assert worn.read_bytes() == before
     assert records(out) == records(worn)
     with pytest.raises(FileExistsError, match="exists already"):
-        fr.compact(worn, out)
+        fr.files.compact(worn, out)
     with pytest.raises(fr.FastRecordError, match="is the file to read from"):
-        fr.compact(worn, worn, overwrite=True)
+        fr.files.compact(worn, worn, overwrite=True)
 
 
 def test_readers_of_the_old_file_go_on(worn: Path) -> None:
     with fr.Reader(worn) as reader:
         view = reader[7]["data"]
         expected = bytes(view)
-        fr.compact(worn)
+        fr.files.compact(worn)
         assert bytes(view) == bytes(reader[7]["data"]) == expected
         with pytest.raises(fr.FastRecordError, match="was replaced"):
             reader.refresh()
@@ -79,10 +79,10 @@ def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None
     before = len(records(worn))
     with fr.Writer(worn, None, "a") as writer:
         with pytest.raises(fr.LockedError, match="another writer has it open"):
-            fr.compact(worn)
+            fr.files.compact(worn)
         writer.append({"data": b"", "label": 0, "key": "kept"})
         # The committed records may be copied meanwhile.
-        assert fr.compact(worn, tmp_path / "out.frec").records == before
+        assert fr.files.compact(worn, tmp_path / "out.frec").records == before
     assert len(records(worn)) == before + 1
 
 
@@ -97,7 +97,7 @@ def test_what_is_committed_just_before_the_lock_is_kept(tmp_path: Path) -> None:
             writer.append(record(10))
         return reader
     rewrite.open_source = late
-    print(fr.compact("a.frec").records, len(fr.Reader("a.frec")))
+    print(fr.files.compact("a.frec").records, len(fr.Reader("a.frec")))
     """
     assert run_child(script, tmp_path) == "11 11\n"
 
@@ -105,8 +105,8 @@ def test_what_is_committed_just_before_the_lock_is_kept(tmp_path: Path) -> None:
 def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, complete=False)
     with pytest.raises(fr.FastRecordError, match="packing is not complete"):
-        fr.compact(part)
-    fr.compact(part, allow_incomplete=True)
+        fr.files.compact(part)
+    fr.files.compact(part, allow_incomplete=True)
     with fr.Reader(part) as reader:
         assert (len(reader), reader.complete) == (5, False)
 
@@ -118,11 +118,11 @@ def test_a_compact_that_is_ended_leaves_the_file_as_it_was(tmp_path: Path, how: 
     before = open("a.frec", "rb").read()
     if os.fork() == 0:
         try:
-            fr.compact("a.frec", progress=lambda done, total: done > 0 and os.kill(os.getpid(), signal.{how}))
+            fr.files.compact("a.frec", progress=lambda done, total: done > 0 and os.kill(os.getpid(), signal.{how}))
         except KeyboardInterrupt:
             os._exit(9)
     print(os.wait()[1], open("a.frec", "rb").read() == before)
-    fr.compact("a.frec")
+    fr.files.compact("a.frec")
     print(len(fr.Reader("a.frec")), os.listdir("."))
     """
     status = 9 if how == "SIGKILL" else 9 << 8

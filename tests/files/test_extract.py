@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.files.extraction import extract_records
+from fastrecord.files.extraction import extract
 from tests.conftest import encode
 from tests.support.commands import failed, flip, good
 
@@ -140,7 +140,7 @@ def test_ctrl_c_ends_an_extraction_between_two_records_and_says_what_is_written(
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt, match="out: 64 of 150 records are written, each one whole"):
-        extract_records(path, tmp_path / "out", progress=interrupt)
+        extract(path, tmp_path / "out", progress=interrupt)
     assert files_below(tmp_path / "out") == {f"{i % 7}/{i}.jpg": encode(i) for i in range(64)}
 
 

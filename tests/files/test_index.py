@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 def test_images_keep_their_bytes_and_a_second_call_has_nothing_to_do(path: Path) -> None:
     before = batches(path)
     seen: list[tuple[int, int]] = []
-    summary = fr.index_file(path, progress=lambda done, total: seen.append((done, total)))
+    summary = fr.files.index(path, progress=lambda done, total: seen.append((done, total)))
     assert (summary.images, summary.indexed, summary.present, summary.without) == (10, 8, 0, 2)
     assert summary.fields == ["image"]
     assert summary.bytes > 0
@@ -69,14 +69,14 @@ def test_images_keep_their_bytes_and_a_second_call_has_nothing_to_do(path: Path)
     assert (images(path), kinds(path), deep_errors(path)) == (IMAGES, KINDS, [])
     assert all(np.array_equal(new, old) for new, old in zip(batches(path), before, strict=True))
     size = path.stat().st_size
-    again = fr.index_file(path)
+    again = fr.files.index(path)
     assert (again.indexed, again.present, again.without, again.bytes) == (0, 8, 2, 0)
     assert path.stat().st_size == size
 
 
 def test_open_readers_keep_their_snapshot(path: Path) -> None:
     with fr.Reader(path) as reader:
-        fr.index_file(path)
+        fr.files.index(path)
         assert side_kinds(reader, "image", range(10)).tolist() == [0] * 10
         reader.refresh()
         assert side_kinds(reader, "image", range(10)).tolist() == KINDS
@@ -96,7 +96,7 @@ add_crop_index({str(path)!r}, "image", commit_records=1, progress=kill)
     assert (images(path), deep_errors(path)) == (IMAGES, [])
     done = min(records, 8)
     assert kinds(path) == [2] * done + [0] * (10 - done)
-    summary = fr.index_file(path)
+    summary = fr.files.index(path)
     assert (summary.indexed, summary.present) == (8 - done, done)
     assert (images(path), kinds(path), deep_errors(path)) == (IMAGES, KINDS, [])
 
@@ -106,7 +106,7 @@ def test_ctrl_c_commits_what_is_done_and_says_how_to_continue(path: Path) -> Non
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="`fastrecord index` continues from there"):
-        fr.index_file(path, progress=stop)
+        fr.files.index(path, progress=stop)
     assert (images(path), kinds(path)) == (IMAGES, [0] * 10)
 
     def stop_later(done: int) -> None:
@@ -116,14 +116,14 @@ def test_ctrl_c_commits_what_is_done_and_says_how_to_continue(path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         add_crop_index(path, "image", commit_records=1, progress=stop_later)
     assert kinds(path) == [2] * 3 + [0] * 7
-    assert fr.index_file(path).indexed == 5
+    assert fr.files.index(path).indexed == 5
 
 
 def test_records_that_were_appended_later_are_indexed_by_the_next_call(path: Path) -> None:
-    fr.index_file(path)
+    fr.files.index(path)
     write(path, mode="a")
     assert kinds(path) == KINDS + [0] * 10
-    assert fr.index_file(path).indexed == 8
+    assert fr.files.index(path).indexed == 8
     assert (images(path), kinds(path), deep_errors(path)) == (IMAGES * 2, KINDS * 2, [])
 
 
@@ -141,13 +141,13 @@ def test_files_made_of_a_file_keep_its_index(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "y.frec")
-    fr.index_file(path)
+    fr.files.index(path)
     good(*arguments)
     out = tmp_path / "out.frec"
     expected = KINDS + [0] * 10 if arguments[0] == "merge" else KINDS
     assert sorted(kinds(out)) == sorted(expected)
     assert deep_errors(out) == []
-    rest = fr.index_file(out)
+    rest = fr.files.index(out)
     assert (rest.indexed, rest.present) == ((8, 8) if arguments[0] == "merge" else (0, 8))
     assert deep_errors(out) == []
 
@@ -157,7 +157,7 @@ def damage(path: Path) -> None:
     with fr.Reader(path) as reader:
         end = reader.nbytes
     before = path.read_bytes()
-    fr.index_file(path)
+    fr.files.index(path)
     data = bytearray(path.read_bytes())
     first = next(at for at in range(len(before), end + 65536) if data[at] == 2)
     data[first + 3] ^= 1
@@ -181,14 +181,14 @@ def test_a_damaged_index_is_named_spares_the_images_and_is_rebuilt(path: Path, t
 
 
 def test_a_repaired_file_has_the_images_without_an_index(path: Path, tmp_path: Path) -> None:
-    fr.index_file(path)
+    fr.files.index(path)
     data = bytearray(path.read_bytes())
     at = data.index(IMAGES[3])
     data[at + 2000] ^= 1
     path.write_bytes(data)
     failed("repair", path, tmp_path / "out.frec")
     assert kinds(tmp_path / "out.frec") == [0] * 9
-    assert fr.index_file(tmp_path / "out.frec").indexed == 7
+    assert fr.files.index(tmp_path / "out.frec").indexed == 7
     assert deep_errors(tmp_path / "out.frec") == []
 
 
@@ -206,9 +206,9 @@ def test_all_fields_of_images_are_indexed_unless_one_is_named(tmp_path: Path) ->
         with fr.Writer(tmp_path / name, schema) as writer:
             for i, image in enumerate(IMAGES):
                 writer.append({"lr": image, "hr": image, "key": str(i)})
-    summary = fr.index_file(tmp_path / "all.frec")
+    summary = fr.files.index(tmp_path / "all.frec")
     assert (summary.fields, summary.images, summary.indexed, summary.without) == (["lr", "hr"], 20, 16, 4)
-    fr.index_file(tmp_path / "one.frec", field="hr")
+    fr.files.index(tmp_path / "one.frec", field="hr")
     assert [kinds(tmp_path / name, field) for name in ("all.frec", "one.frec") for field in ("lr", "hr")] == [
         KINDS,
         KINDS,
@@ -220,23 +220,23 @@ def test_all_fields_of_images_are_indexed_unless_one_is_named(tmp_path: Path) ->
 def test_a_field_that_holds_no_images_is_refused(path: Path, tmp_path: Path) -> None:
     for field in ("label", "other"):
         with pytest.raises(fr.SchemaError, match=f"no field '{field}' of type image: the file has \\['image'\\]"):
-            fr.index_file(path, field=field)
+            fr.files.index(path, field=field)
     with fr.Writer(tmp_path / "data.frec", {"data": fr.bytes_()}) as writer:
         writer.append({"data": b"x"})
     with pytest.raises(fr.SchemaError, match="no field of type image: the file has none"):
-        fr.index_file(tmp_path / "data.frec")
+        fr.files.index(tmp_path / "data.frec")
 
 
 def test_a_file_without_records_stays_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "empty.frec", [])
     before = path.read_bytes()
-    assert fr.index_file(path).images == 0
+    assert fr.files.index(path).images == 0
     assert path.read_bytes() == before
 
 
 def test_a_file_that_a_writer_has_open_is_refused(path: Path) -> None:
     with fr.Writer(path, mode="a"), pytest.raises(fr.LockedError):
-        fr.index_file(path)
+        fr.files.index(path)
 
 
 def test_the_command_indexes_each_file_and_continues_after_a_bad_one(path: Path, tmp_path: Path) -> None:

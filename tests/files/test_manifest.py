@@ -44,12 +44,12 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def kinds(folder: Path) -> list[tuple[str, str]]:
-    return [(finding.name, finding.kind) for finding in fr.check_manifest(folder)]
+    return [(finding.name, finding.kind) for finding in fr.files.check_manifest(folder)]
 
 
 def test_it_names_each_shard_at_its_newest_commit(folder: Path) -> None:
     steps: list[tuple[int, int]] = []
-    summary = fr.write_manifest(folder, progress=lambda *step: steps.append(step))
+    summary = fr.files.write_manifest(folder, progress=lambda *step: steps.append(step))
     assert (summary.generation, summary.shards, summary.records) == (1, 3, 10)
     assert summary.added == ["a.frec", "b.frec", "c.frec"]
     assert steps == [(1, 3), (2, 3), (3, 3)]
@@ -68,7 +68,7 @@ def test_it_names_each_shard_at_its_newest_commit(folder: Path) -> None:
 
 
 def test_new_shards_follow_and_what_it_does_not_know_stays(folder: Path) -> None:
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     known = content(folder)
     known["licence"] = {"name": "MIT"}
     known["shards"]["etag"] = ["x", "y", "z"]
@@ -76,14 +76,14 @@ def test_new_shards_follow_and_what_it_does_not_know_stays(folder: Path) -> None
     shard(folder / "Z.frec", 4)
     shard(folder / "b.frec", 1, mode="a")
     (folder / "a.frec").unlink()
-    summary = fr.write_manifest(folder)
+    summary = fr.files.write_manifest(folder)
     assert (summary.added, summary.renewed, summary.removed) == (["Z.frec"], ["b.frec"], ["a.frec"])
     found = content(folder)
     assert (found["generation"], found["licence"]) == (2, {"name": "MIT"})
     assert found["shards"]["name"] == ["b.frec", "c.frec", "Z.frec"]
     assert found["shards"]["etag"] == ["y", "z", None]
     before = os.stat(folder / "dataset.json")
-    assert fr.write_manifest(folder).generation == 2
+    assert fr.files.write_manifest(folder).generation == 2
     assert os.stat(folder / "dataset.json").st_ino == before.st_ino
 
 
@@ -92,7 +92,7 @@ def test_check_finds_every_difference(folder: Path, tmp_path: Path) -> None:
         shard(folder / f"{name}.frec", 2)
     shutil.copy(folder / "g.frec", tmp_path / "short.frec")
     shard(folder / "g.frec", 1, mode="a")
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     (folder / "a.frec").unlink()
     (folder / "b.frec").unlink()
     shard(folder / "b.frec", 5)
@@ -100,7 +100,7 @@ def test_check_finds_every_difference(folder: Path, tmp_path: Path) -> None:
     with fr.Writer(folder / "d.frec", fr.Schema({"other": fr.int64()}), mode="w") as writer:
         writer.append({"other": 1})
     (folder / "e.frec").write_bytes(b"not a shard" * 1000)
-    fr.set_metadata(folder / "f.frec", classes=["dog", "cat"])
+    fr.files.set_metadata(folder / "f.frec", classes=["dog", "cat"])
     shutil.copy(tmp_path / "short.frec", folder / "g.frec")
     shard(folder / "new.frec", 1)
     known = content(folder)
@@ -125,22 +125,22 @@ def test_check_finds_every_difference(folder: Path, tmp_path: Path) -> None:
 def test_shards_that_do_not_belong_together_are_refused(folder: Path) -> None:
     shutil.copy(folder / "a.frec", folder / "copy.frec")
     with pytest.raises(fr.FastRecordError, match=r"copy\.frec: is a copy of a\.frec.*FR209"):
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     with fr.Writer(folder / "copy.frec", fr.Schema({"other": fr.int64()}), mode="w") as writer:
         writer.append({"other": 1})
     with pytest.raises(fr.SchemaError, match=r"copy\.frec: its fields differ.*FR410"):
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     (folder / "copy.frec").write_bytes(b"not a shard" * 1000)
     with pytest.raises(fr.CorruptFileError, match=r"copy\.frec.*FR201"):
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     (folder / "copy.frec").unlink()
     shard(folder / "open.frec", 1)
     with fr.Writer(folder / "open.frec", mode="a") as writer:
         writer.complete = False
     with pytest.raises(fr.FastRecordError, match=r"open\.frec: packing was not finished.*FR206"):
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     assert not (folder / "dataset.json").exists()
-    assert fr.write_manifest(folder, allow_incomplete=True).shards == 4
+    assert fr.files.write_manifest(folder, allow_incomplete=True).shards == 4
 
 
 def test_each_shard_has_its_own_classes(folder: Path) -> None:
@@ -148,14 +148,14 @@ def test_each_shard_has_its_own_classes(folder: Path) -> None:
     shard(folder / "e.frec", 2)
     with fr.Writer(folder / "f.frec", mode="w", schema=fr.Schema({"text": fr.string(), "label": fr.int64()})) as writer:
         writer.append({"text": "without classes", "label": 0})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     found = content(folder)
     assert found["classes"] == [["cat", "dog"], ["dog", "cat"]]
     assert found["shards"]["classes"] == [0, 0, 0, 1, 0, None]
     assert kinds(folder) == []
-    fr.set_metadata(folder / "a.frec", classes=["emu", "cat"])
+    fr.files.set_metadata(folder / "a.frec", classes=["emu", "cat"])
     assert kinds(folder) == [("a.frec", "grown"), ("a.frec", "classes")]
-    assert fr.write_manifest(folder).renewed == ["a.frec"]
+    assert fr.files.write_manifest(folder).renewed == ["a.frec"]
     assert content(folder)["classes"] == [["emu", "cat"], ["cat", "dog"], ["dog", "cat"]]
 
 
@@ -193,7 +193,7 @@ def test_each_shard_has_its_own_classes(folder: Path) -> None:
     ids=str,
 )
 def test_a_manifest_that_breaks_a_rule_is_refused(folder: Path, change: dict[str, Any]) -> None:
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     found = content(folder)
     for key, value in change.items():
         inner, _, name = key.partition(".")
@@ -202,14 +202,14 @@ def test_a_manifest_that_breaks_a_rule_is_refused(folder: Path, change: dict[str
         else:
             found[key] = value
     (folder / "dataset.json").write_text(json.dumps(found))
-    for call in (fr.check_manifest, fr.write_manifest):
+    for call in (fr.files.check_manifest, fr.files.write_manifest):
         with pytest.raises(fr.CorruptFileError, match=r"dataset\.json: .*FR210"):
             call(folder)
     assert content(folder) == found
 
 
 def test_cut_or_newer_manifests_are_refused(folder: Path) -> None:
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     path = folder / "dataset.json"
     whole = path.read_bytes()
     for end in range(0, len(whole) - 2, 7):
@@ -217,11 +217,11 @@ def test_cut_or_newer_manifests_are_refused(folder: Path) -> None:
             Manifest.parse(whole[:end], "dataset.json")
     path.write_text(json.dumps(content(folder) | {"version": 2}))
     with pytest.raises(fr.UnsupportedVersionError, match=r"reads up to 1.*FR202"):
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
 
 
 def test_bytes_to_manifest_and_back(folder: Path) -> None:
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     data = (folder / "dataset.json").read_bytes()
     manifest = Manifest.parse(data, "there")
     assert manifest.dump() == data
@@ -268,12 +268,12 @@ def test_no_change_of_the_bytes_is_a_crash(data: st.DataObject) -> None:
 
 
 def test_writers_at_once_lose_no_shard(folder: Path) -> None:
-    code = "import sys, fastrecord as fr\nfor _ in range(5): fr.write_manifest(sys.argv[1])"
+    code = "import sys, fastrecord as fr\nfor _ in range(5): fr.files.write_manifest(sys.argv[1])"
     children = [subprocess.Popen([sys.executable, "-c", code, str(folder)]) for _ in range(2)]
     for number in range(10):
         shard(folder.parent / "new", 1)
         os.rename(folder.parent / "new", folder / f"n{number}.frec")
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     assert [child.wait(60) for child in children] == [0, 0]
     assert len(content(folder)["shards"]["name"]) == 13
     assert kinds(folder) == []

@@ -36,7 +36,7 @@ def two(tmp_path: Path) -> Path:
 def test_a_merged_file_has_the_records_of_each_file_in_turn(one: Path, two: Path, tmp_path: Path, verify: bool) -> None:
     out, empty = tmp_path / "out.frec", write_rows(tmp_path / "empty.frec", 0, classes=[])
     seen: list[tuple[int, int]] = []
-    summary = fr.merge(
+    summary = fr.files.merge(
         [one, empty, two, one], out, verify=verify, progress=lambda done, total: seen.append((done, total))
     )
     assert rows(out) == rows(one) + rows(two) + rows(one)
@@ -63,12 +63,12 @@ def test_labels_that_are_not_integers_are_never_renumbered(
     for name, classes, label in (("a", "xy", labels[0]), ("b", "xyz", labels[0]), ("c", "yx", labels[1])):
         with fr.Writer(tmp_path / name, {"label": kind}, metadata={"classes": list(classes)}) as writer:
             writer.append({"label": label})
-    assert fr.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["x", "y", "z"]
+    assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["x", "y", "z"]
     if kind == fr.float64():
         with pytest.raises(fr.SchemaError, match=r"c: its classes have other numbers than in .*a, .*int64"):
-            fr.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
+            fr.files.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
     else:
-        fr.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
+        fr.files.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out2")
         with fr.Reader(tmp_path / "out2") as reader:
             assert [record["label"] for record in reader] == labels
 
@@ -78,20 +78,20 @@ def test_negative_labels_stay_and_labels_without_a_class_are_refused(one: Path, 
     with fr.Writer(other, SCHEMA, metadata={"classes": ["dog"]}) as writer:
         writer.append({"data": b"", "label": -1, "key": "none"})
         writer.append({"data": b"", "label": 0, "key": "dog"})
-    fr.merge([one, other], tmp_path / "out.frec")
+    fr.files.merge([one, other], tmp_path / "out.frec")
     assert [name for _, name, _ in rows(tmp_path / "out.frec")[-2:]] == [-1, "dog"]
     with fr.Writer(other, None, "a") as writer:
         writer.append({"data": b"", "label": 1, "key": "unknown"})
     with pytest.raises(fr.SchemaError, match=r"other\.frec: record 2, field label: the label 1 has no class"):
-        fr.merge([one, other], tmp_path / "out2.frec")
+        fr.files.merge([one, other], tmp_path / "out2.frec")
     assert not (tmp_path / "out2.frec").exists()
 
 
 def test_files_are_refused_if_only_some_name_classes(one: Path, tmp_path: Path) -> None:
     other = write_rows(tmp_path / "other.frec", 3)
     with pytest.raises(fr.SchemaError, match=r"class names in .*one\.frec, but none in .*other\.frec: .*set_metadata"):
-        fr.merge([one, other], tmp_path / "out.frec")
-    assert fr.merge([other, other], tmp_path / "out.frec").classes is None
+        fr.files.merge([one, other], tmp_path / "out.frec")
+    assert fr.files.merge([other, other], tmp_path / "out.frec").classes is None
     assert "classes" not in metadata(tmp_path / "out.frec")
 
 
@@ -99,7 +99,7 @@ def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
     one: Path, two: Path, tmp_path: Path
 ) -> None:
     third = write_rows(tmp_path / "three.frec", 1, classes=["cat"], made="by hand", only={"here": [1]})
-    summary = fr.merge([one, two, third], tmp_path / "out.frec")
+    summary = fr.files.merge([one, two, third], tmp_path / "out.frec")
     assert sorted(summary.differing) == ["only", "source"]
     expected = {"made": "by hand", "source": "a", "only": {"here": [1]}, "classes": ["cat", "dog", "owl"]}
     assert metadata(tmp_path / "out.frec") == expected
@@ -121,7 +121,7 @@ def test_other_fields_are_refused_by_name(
 ) -> None:
     fr.Writer(tmp_path / "other.frec", fr.Schema(schema), metadata={"classes": []}).close()
     with pytest.raises(fr.SchemaError, match=message):
-        fr.merge([one, tmp_path / "other.frec"], tmp_path / "out.frec")
+        fr.files.merge([one, tmp_path / "other.frec"], tmp_path / "out.frec")
     assert not (tmp_path / "out.frec").exists()
 
 
@@ -132,7 +132,7 @@ def test_a_source_is_never_written_to(one: Path, two: Path, tmp_path: Path) -> N
     for out in (one, link):
         for overwrite in (False, True):
             with pytest.raises(fr.FastRecordError, match="is the file to read from"):
-                fr.merge([two, one], out, overwrite=overwrite)
+                fr.files.merge([two, one], out, overwrite=overwrite)
     assert one.read_bytes() == before
     assert link.is_symlink()
 
@@ -140,11 +140,11 @@ def test_a_source_is_never_written_to(one: Path, two: Path, tmp_path: Path) -> N
 def test_an_existing_file_is_refused_unless_it_is_to_be_replaced(one: Path, two: Path, tmp_path: Path) -> None:
     out = write_rows(tmp_path / "out.frec", 7)
     with pytest.raises(FileExistsError, match=r"out\.frec: exists already: `--overwrite`"):
-        fr.merge([one], out)
+        fr.files.merge([one], out)
     with fr.Writer(out, None, "a"), pytest.raises(fr.LockedError, match="another writer"):
-        fr.merge([one], out, overwrite=True)
+        fr.files.merge([one], out, overwrite=True)
     with fr.Reader(out) as old:
-        fr.merge([one, two], out, overwrite=True)
+        fr.files.merge([one, two], out, overwrite=True)
         assert len(old) == 7
         assert old[3]["key"] == "out/3"
     assert rows(out) == rows(one) + rows(two)
@@ -154,8 +154,8 @@ def test_an_existing_file_is_refused_unless_it_is_to_be_replaced(one: Path, two:
 def test_incomplete_files_are_merged_only_on_request(one: Path, tmp_path: Path) -> None:
     part = write_rows(tmp_path / "part.frec", 5, classes=["cat"], complete=False)
     with pytest.raises(fr.FastRecordError, match=r"part\.frec: its packing is not complete: .*--allow-incomplete"):
-        fr.merge([one, part], tmp_path / "out.frec")
-    assert fr.merge([one, part], tmp_path / "out.frec", allow_incomplete=True).records == 305
+        fr.files.merge([one, part], tmp_path / "out.frec")
+    assert fr.files.merge([one, part], tmp_path / "out.frec", allow_incomplete=True).records == 305
     with fr.Reader(tmp_path / "out.frec") as reader:
         assert reader.complete
 
@@ -165,7 +165,7 @@ def test_an_exception_of_progress_ends_the_merge(one: Path, two: Path, tmp_path:
         raise RuntimeError(f"{done} of {total} is enough")
 
     with pytest.raises(RuntimeError, match="is enough"):
-        fr.merge([one, two], tmp_path / "out.frec", progress=stop)
+        fr.files.merge([one, two], tmp_path / "out.frec", progress=stop)
     assert sorted(os.listdir(tmp_path)) == ["one.frec", "two.frec"]
 
 
@@ -173,9 +173,9 @@ def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> No
     damaged = tmp_path / "damaged.frec"
     flip(packed, damaged, record=4)
     with pytest.raises(fr.CorruptFileError, match=r"damaged\.frec: record 4, field image: stored CRC"):
-        fr.merge([packed, damaged], tmp_path / "out.frec", verify=True)
+        fr.files.merge([packed, damaged], tmp_path / "out.frec", verify=True)
     assert not (tmp_path / "out.frec").exists()
-    fr.merge([packed, damaged], tmp_path / "out.frec")
+    fr.files.merge([packed, damaged], tmp_path / "out.frec")
     with fr.Reader(packed) as reader, fr.Reader(tmp_path / "out.frec") as merged:
         errors = merged.verify()["errors"]
         assert len(errors) == 1
@@ -187,17 +187,17 @@ def test_a_source_that_is_cut_short_meanwhile_is_an_error(one: Path, two: Path, 
         os.truncate(two, 10_000)
 
     with pytest.raises(fr.CorruptFileError, match=r"two\.frec: "):
-        fr.merge([one, two], tmp_path / "out.frec", progress=cut)
+        fr.files.merge([one, two], tmp_path / "out.frec", progress=cut)
     assert not (tmp_path / "out.frec").exists()
 
 
 def test_wrong_arguments_are_refused(one: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="a sequence of files"):
-        fr.merge(str(one), tmp_path / "out.frec")
+        fr.files.merge(str(one), tmp_path / "out.frec")
     with pytest.raises(ValueError, match="at least one file"):
-        fr.merge([], tmp_path / "out.frec")
+        fr.files.merge([], tmp_path / "out.frec")
     with pytest.raises(FileNotFoundError):
-        fr.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")
+        fr.files.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")
 
 
 # Signals, full disks, memory: a child process ends itself at a fixed moment.
@@ -223,7 +223,8 @@ def test_ctrl_c_leaves_the_file_that_was_to_be_replaced(tmp_path: Path) -> None:
     write("out.frec", 5)
     before = sorted(os.listdir("."))
     try:
-        fr.merge(["a.frec"], "out.frec", overwrite=True, progress=at(2, lambda: os.kill(os.getpid(), signal.SIGINT)))
+        interrupt = at(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        fr.files.merge(["a.frec"], "out.frec", overwrite=True, progress=interrupt)
     except KeyboardInterrupt:
         print("interrupted", sorted(os.listdir(".")) == before, len(fr.Reader("out.frec")))
     """
@@ -237,13 +238,13 @@ def test_a_kill_leaves_no_file_that_looks_whole(tmp_path: Path, overwrite: bool)
         write("out.frec", 5)
     if os.fork() == 0:
         kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        fr.merge(["a.frec", "a.frec"], "out.frec", overwrite={overwrite}, progress=at(4, kill))
+        fr.files.merge(["a.frec", "a.frec"], "out.frec", overwrite={overwrite}, progress=at(4, kill))
     os.wait()
     try:
         print(len(fr.Reader("out.frec")))
     except fr.NoCommitError as err:
         print("no commit")
-    fr.merge(["a.frec", "a.frec"], "out.frec", overwrite=True)
+    fr.files.merge(["a.frec", "a.frec"], "out.frec", overwrite=True)
     print(len(fr.Reader("out.frec")), sorted(os.listdir(".")))
     """
     left = "5" if overwrite else "no commit"
@@ -254,7 +255,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path
     script = """
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000_000, 60_000_000))
     try:
-        fr.merge(["a.frec", "a.frec"], "out.frec")
+        fr.files.merge(["a.frec", "a.frec"], "out.frec")
     except OSError as err:
         print(err.errno, os.path.basename(err.filename), sorted(os.listdir(".")) == before)
     """
@@ -264,15 +265,15 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path
 def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
     script = """
     write("a.frec", 4096, size=10)
-    fr.merge(["a.frec"] * 16, "b.frec")
-    fr.merge(["b.frec"] * 16, "c.frec")
+    fr.files.merge(["a.frec"] * 16, "b.frec")
+    fr.files.merge(["b.frec"] * 16, "c.frec")
     assert len(fr.Reader("c.frec")) == 1_048_576
     words = open("/proc/self/status").read().split()
     now = int(words[words.index("VmData:") + 1]) * 1024
     # The entries alone are 75 MB.
     resource.setrlimit(resource.RLIMIT_DATA, (now + (40 << 20), now + (40 << 20)))
-    fr.merge(["c.frec"], "out.frec")
-    fr.shuffle("c.frec", "shuffled.frec", 1)
+    fr.files.merge(["c.frec"], "out.frec")
+    fr.files.shuffle("c.frec", "shuffled.frec", 1)
     print(len(fr.Reader("out.frec")), len(fr.Reader("shuffled.frec")))
     """
     assert run_child(script, tmp_path, timeout=300) == "1048576 1048576\n"

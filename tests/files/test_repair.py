@@ -62,7 +62,7 @@ def test_records_with_damaged_values_are_lost_and_the_others_saved_in_order(soun
     bad = damaged(sound, payload(sound, 5), payload(sound, 77), payload(sound, 200, "key"))
     before, expected = bad.read_bytes(), rows(sound)
     out = tmp_path / "out.frec"
-    summary = fr.repair(bad, out)
+    summary = fr.files.repair(bad, out)
     assert (summary.records, summary.saved, summary.lost, summary.unknown) == (300, 297, 3, False)
     assert rows(out) == [row for i, row in enumerate(expected) if i not in (5, 77, 200)]
     assert bad.read_bytes() == before
@@ -122,7 +122,7 @@ def test_a_damaged_index_block_costs_its_records(sound: Path, tmp_path: Path) ->
     entries = [sound.read_bytes()[at : at + 64] for at in range(directory, directory + length, 64)]
     last = [entry for entry in entries if entry[0] == 2][-1]
     bad = damaged(sound, int.from_bytes(last[24:32], "little"))
-    summary = fr.repair(bad, tmp_path / "out.frec")
+    summary = fr.files.repair(bad, tmp_path / "out.frec")
     assert (summary.saved, summary.lost) == (300, 3)
     assert [(v.record, v.field, v.key) for v in summary.values] == [(300 + i, "label", f"new/{i}") for i in range(3)]
 
@@ -174,15 +174,15 @@ def test_an_incomplete_file_stays_so(tmp_path: Path) -> None:
 
 def test_classes_stay(packed: Path, tmp_path: Path) -> None:
     flip(packed, tmp_path / "bad.frec", record=4)
-    assert fr.repair(tmp_path / "bad.frec", tmp_path / "out.frec").saved == 11
+    assert fr.files.repair(tmp_path / "bad.frec", tmp_path / "out.frec").saved == 11
     dataset = fr.FastRecordDataset(tmp_path / "out.frec")
     assert (len(dataset), dataset.classes) == (11, ["cat", "dog", "owl"])
 
 
 def test_a_file_can_be_repaired_twice_and_its_metadata_lists_both(sound: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.frec", tmp_path / "two.frec"
-    fr.repair(damaged(sound, payload(sound, 5)), one)
-    fr.repair(damaged(one, payload(one, 7)), two)
+    fr.files.repair(damaged(sound, payload(sound, 5)), one)
+    fr.files.repair(damaged(one, payload(one, 7)), two)
     assert [(entry["lost"], entry["records"]) for entry in metadata(two)["repairs"]] == [(1, 300), (1, 299)]
 
 
@@ -196,7 +196,7 @@ def test_an_exception_in_progress_leaves_nothing(sound: Path, tmp_path: Path) ->
                 raise KeyboardInterrupt
 
         try:
-            fr.repair(bad, tmp_path / "out.frec", progress=stop)
+            fr.files.repair(bad, tmp_path / "out.frec", progress=stop)
         except KeyboardInterrupt:
             assert sorted(os.listdir(tmp_path)) == names
         else:
@@ -234,7 +234,7 @@ def test_a_list_that_cannot_be_written_is_named_with_what_is_left(sound: Path, t
         lost.mkdir(exist_ok=True)
 
     with pytest.raises(IsADirectoryError, match="the list of losses cannot be written") as caught:
-        fr.repair(bad, out, lost=lost, progress=take_the_place)
+        fr.files.repair(bad, out, lost=lost, progress=take_the_place)
     assert caught.value.__notes__ == [f"{out}: is complete, but its list is not written"]
     assert len(rows(out)) == 299
     assert sorted(os.listdir(tmp_path)) == ["bad.frec", "lost", "out.frec", "sound.frec"]

@@ -26,7 +26,7 @@ def listed(path: Path, names: list[str]) -> Path:
 
 def test_a_condition_and_lists_of_keys_choose_records(source: Path, tmp_path: Path) -> None:
     all_rows, out = rows(source), tmp_path / "out.frec"
-    summary = fr.select(source, out, where='label == "dog"', drop_keys=["a/1", "a/4"])
+    summary = fr.files.select(source, out, where='label == "dog"', drop_keys=["a/1", "a/4"])
     assert rows(out) == [row for row in all_rows if row[1] == "dog" and row[2] not in ("a/1", "a/4")]
     assert (summary.records, summary.classes, commits(out)) == (98, ["cat", "dog", "owl"], 1)
     assert metadata(out) == metadata(source)
@@ -45,7 +45,7 @@ def test_a_condition_and_lists_of_keys_choose_records(source: Path, tmp_path: Pa
 def test_packed_images_stay_as_they_are_stored(packed: Path, tmp_path: Path) -> None:
     data = fr.FastRecordDataset(packed)
     view = data.filter("label", "==", 0)
-    fr.select(view, tmp_path / "out.frec")
+    fr.files.select(view, tmp_path / "out.frec")
     with fr.Reader(packed) as before, fr.Reader(tmp_path / "out.frec") as after:
         for number, row in enumerate(view.rows(range(len(view))).tolist()):
             old, new = before[row], after[number]
@@ -62,7 +62,7 @@ def test_views_over_several_files_keep_their_order_and_their_classes(tmp_path: P
     a = write_rows(tmp_path / "set" / "a.frec", 50, classes=["cat", "dog"], first=1)
     b = write_rows(tmp_path / "set" / "b.frec", 40, classes=["dog", "emu", "cat"], seed=1, second=2)
     if manifest:
-        fr.write_manifest(tmp_path / "set")
+        fr.files.write_manifest(tmp_path / "set")
     named = [*rows(a), *rows(b)]
     data = fr.FastRecordDataset(tmp_path / "set", decode=None)
     out = tmp_path / "out.frec"
@@ -70,18 +70,18 @@ def test_views_over_several_files_keep_their_order_and_their_classes(tmp_path: P
     both = fr.concat(part, rest.filter("label", "==", "emu"), data.subset([5, 5, -1]))
     for view in (data, part, both, data.subset(range(89, -1, -2)), data.filter("label", "==", "emu")):
         for _ in range(2):
-            fr.select(view, out, overwrite=True)
+            fr.files.select(view, out, overwrite=True)
             assert rows(out) == [named[row] for row in view.rows(range(len(view)))]
             with fr.Reader(out) as reader:
                 assert reader.metadata["classes"] == ["cat", "dog", "emu"]
             assert fr.FastRecordDataset(out).targets.tolist() == view.targets.tolist()
     own = fr.FastRecordDataset(tmp_path / "set", decode=None, classes=["emu", "owl", "dog", "cat"])
-    fr.select(own, out, overwrite=True)
+    fr.files.select(own, out, overwrite=True)
     assert fr.FastRecordDataset(out).classes == own.classes
     assert fr.FastRecordDataset(out).targets.tolist() == own.targets.tolist()
     assert rows(out) == named
     url = f"file://{tmp_path}/set/b.frec"
-    fr.select(fr.FastRecordDataset(url).filter("label", "==", "cat"), out, overwrite=True)
+    fr.files.select(fr.FastRecordDataset(url).filter("label", "==", "cat"), out, overwrite=True)
     assert rows(out) == [row for row in rows(b) if row[1] == "cat"]
 
 
@@ -122,9 +122,9 @@ def test_what_cannot_be_selected_is_refused_and_leaves_nothing(source: Path, tmp
     assert "is the file to read from" in failed("select", source, source, "--overwrite")
     assert "no field 'key'" in failed("select", no_keys, out, "--keys", tmp_path / "list")
     with pytest.raises(TypeError, match="keys are a collection of strings"):
-        fr.select(source, out, keys="a/1")
+        fr.files.select(source, out, keys="a/1")
     with pytest.raises(ValueError, match="belongs to paths"):
-        fr.select(fr.FastRecordDataset(source), out, allow_incomplete=True)
+        fr.files.select(fr.FastRecordDataset(source), out, allow_incomplete=True)
     os.unlink(tmp_path / "list")
     os.unlink(no_keys)
     assert sorted(os.listdir(tmp_path)) == before
@@ -136,11 +136,12 @@ def test_a_killed_selection_leaves_the_old_file(tmp_path: Path) -> None:
         if os.fork() == 0:
             write("a.frec", 3000, size=5000)
             write("out.frec", 1)
-            fr.select("a.frec", "out.frec", overwrite=True, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            fr.files.select("a.frec", "out.frec", overwrite=True, progress=kill)
         _, status = os.wait()
         assert os.WTERMSIG(status) == signal.SIGKILL
         assert len(fr.Reader("out.frec")) == 1
-        assert fr.select("a.frec", "out.frec", overwrite=True).records == 3000
+        assert fr.files.select("a.frec", "out.frec", overwrite=True).records == 3000
         assert sorted(os.listdir()) == ["a.frec", "out.frec"]
         """,
         tmp_path,

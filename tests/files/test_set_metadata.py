@@ -21,13 +21,13 @@ def labelled(path: Path, labels: list[int], kind: FieldType | None = None) -> Pa
 def test_class_names_come_later_in_a_commit_of_their_own(tmp_path: Path, kind: FieldType) -> None:
     path = labelled(tmp_path / "a.frec", [0, 1, 1], kind)
     with fr.Reader(path) as before:
-        fr.set_metadata(path, classes=["cat", "dog"], license="CC0")
+        fr.files.set_metadata(path, classes=["cat", "dog"], license="CC0")
         after = fr.Reader(path)
         assert (before.metadata, before.commit + 1) == ({"source": "a loop"}, after.commit)
         assert after.metadata == {"source": "a loop", "classes": ["cat", "dog"], "license": "CC0"}
         assert (after.column("label") == before.column("label")).all()
         assert not after.complete
-    fr.set_metadata(path, license=None, path="a name like any other")
+    fr.files.set_metadata(path, license=None, path="a name like any other")
     assert set(fr.Reader(path).metadata) == {"source", "classes", "path"}
     assert fr.FastRecordDataset(path, fields=["label"], allow_incomplete=True).classes == ["cat", "dog"]
 
@@ -54,13 +54,13 @@ def test_classes_that_do_not_fit_are_refused_and_nothing_is_written(
     path = labelled(tmp_path / "a.frec", labels)
     before = path.read_bytes()
     with pytest.raises(error, match=message):
-        fr.set_metadata(path, classes=classes)
+        fr.files.set_metadata(path, classes=classes)
     assert path.read_bytes() == before
 
 
 def test_negative_labels_need_no_class_and_other_types_can_have_none(tmp_path: Path) -> None:
-    fr.set_metadata(labelled(tmp_path / "a.frec", [-1, 0]), classes=["cat"])
+    fr.files.set_metadata(labelled(tmp_path / "a.frec", [-1, 0]), classes=["cat"])
     with fr.Writer(tmp_path / "b.frec", {"label": fr.float32()}) as writer:
         writer.append({"label": 0.5})
     with pytest.raises(fr.SchemaError, match=r"b\.frec: field 'label' is of type float32.*\[FR408\]"):
-        fr.set_metadata(tmp_path / "b.frec", classes=["cat"])
+        fr.files.set_metadata(tmp_path / "b.frec", classes=["cat"])

@@ -45,7 +45,7 @@ def test_a_pack_of_shards_is_a_data_set(source: Path, out: Path) -> None:
     text = good("pack", source, out / "train.frec", "--shards", 2)
     assert f"{out}/dataset.json: names these files as shards of one data set" in text
     assert named(out) == names("train", 2)
-    assert fr.check_manifest(out) == []
+    assert fr.files.check_manifest(out) == []
     assert len(fr.FastRecordDataset(out)) == 5
     summary = fr.pack_folder(source, out / "train.frec", shards=2, resume=True)
     assert (summary.manifest, summary.not_named) == (str(out / "dataset.json"), None)
@@ -64,7 +64,7 @@ def test_shards_of_a_size_and_split_and_import_have_one(source: Path, tmp_path: 
     fr.pack_folder(source, tmp_path / "sized" / "x.frec", shard_size=1)
     assert named(tmp_path / "sized") == names("x", 5)
     fr.pack_folder(source, tmp_path / "one.frec")
-    summary = fr.split(tmp_path / "one.frec", tmp_path / "split" / "y.frec", shards=3)
+    summary = fr.files.split(tmp_path / "one.frec", tmp_path / "split" / "y.frec", shards=3)
     assert summary.manifest == str(tmp_path / "split" / "dataset.json")
     assert named(tmp_path / "split") == names("y", 3)
     good("export", tmp_path / "one.frec", tmp_path / "one.tar", "--format", "webdataset")
@@ -76,11 +76,11 @@ def test_shards_of_a_size_and_split_and_import_have_one(source: Path, tmp_path: 
 
 def test_paths_in_an_order_of_their_own_keep_it(source: Path, tmp_path: Path, out: Path) -> None:
     fr.pack_folder(source, tmp_path / "one.frec")
-    fr.split(tmp_path / "one.frec", [out / "b.frec", out / "a.frec"], shards=2)
+    fr.files.split(tmp_path / "one.frec", [out / "b.frec", out / "a.frec"], shards=2)
     assert named(out) == ["b.frec", "a.frec"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    summary = fr.split(tmp_path / "one.frec", [elsewhere / "b.frec", tmp_path / "a.frec"], shards=2)
+    summary = fr.files.split(tmp_path / "one.frec", [elsewhere / "b.frec", tmp_path / "a.frec"], shards=2)
     assert (summary.manifest, summary.not_named) == (None, None)
 
 
@@ -102,7 +102,7 @@ def test_another_data_set_of_the_folder_stays_as_it_is(source: Path, out: Path) 
     assert (out / "dataset.json").read_bytes() == before
     fr.pack_folder(source, out / "third.frec")
     assert (out / "dataset.json").read_bytes() == before
-    fr.write_manifest(out)
+    fr.files.write_manifest(out)
     assert len(named(out)) == 6
 
 
@@ -136,19 +136,19 @@ def test_an_append_to_a_shard_renews_its_entry_alone(source: Path, out: Path, tm
     assert found["classes"] == [["ant", "bee", "cow"], ["ant", "bee"]]
     dataset = fr.FastRecordDataset(out)
     assert (len(dataset), dataset.classes) == (6, ["ant", "bee", "cow"])
-    assert fr.check_manifest(out) == []
+    assert fr.files.check_manifest(out) == []
 
 
 def test_commands_that_change_a_shard_in_place_renew_its_entry(source: Path, out: Path) -> None:
     fr.pack_folder(source, out / "train.frec", shards=2)
     first, second = (out / name for name in names("train", 2))
-    fr.compact(first)
-    assert fr.check_manifest(out) == []
+    fr.files.compact(first)
+    assert fr.files.check_manifest(out) == []
     for command in (["index", second], ["index", "--rebuild", second], ["compact", second]):
         good(*command)
-        assert fr.check_manifest(out) == []
+        assert fr.files.check_manifest(out) == []
         assert len(fr.FastRecordDataset(out)) == 5
-    fr.compact(first, out / "other.frec")
+    fr.files.compact(first, out / "other.frec")
     assert named(out) == names("train", 2)
 
 
@@ -200,10 +200,10 @@ def test_a_killed_pack_leaves_no_manifest_of_half_shards(source: Path, out: Path
             for name in names("train", 4):
                 (out / name).unlink(missing_ok=True)
         else:
-            assert fr.check_manifest(out) == []
+            assert fr.files.check_manifest(out) == []
             assert fr.FastRecordDataset(out).snapshots == before
     fr.pack_folder(source, target, shards=4, overwrite=mode == "overwrite")
-    assert fr.check_manifest(out) == []
+    assert fr.files.check_manifest(out) == []
     assert len(fr.FastRecordDataset(out)) == 5
 
 
@@ -216,7 +216,7 @@ def test_kills_at_any_time_leave_the_old_data_set_or_the_new_one(tmp_path: Path)
         "for i in itertools.count():\n"
         "    with fr.Writer(f'{sys.argv[1]}/s{i % 3}.frec', fr.Schema({'v': fr.int64()}), mode='w') as writer:\n"
         "        writer.append({'v': i})\n"
-        "    fr.write_manifest(sys.argv[1])\n"
+        "    fr.files.write_manifest(sys.argv[1])\n"
     )
     for number in range(4):
         child: Any = subprocess.Popen([sys.executable, "-c", code, str(folder)])
@@ -233,7 +233,7 @@ def test_kills_at_any_time_leave_the_old_data_set_or_the_new_one(tmp_path: Path)
                 path.unlink()
         found = json.loads((folder / "dataset.json").read_bytes())
         assert found["shards"]["records"] == [1] * len(found["shards"]["name"])
-    summary = fr.write_manifest(folder)
+    summary = fr.files.write_manifest(folder)
     assert summary.shards == len([name for name in os.listdir(folder) if name.endswith(".frec")])
-    assert fr.check_manifest(folder) == []
+    assert fr.files.check_manifest(folder) == []
     assert not [name for name in os.listdir(folder) if name.startswith("dataset.json.")]

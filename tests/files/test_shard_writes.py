@@ -84,14 +84,14 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set(mode: str, tmp_pa
                 writer.extend({"id": [1, 2]})
             old = [1, 2]
             if mode != "append to files":
-                fr.write_manifest(folder)
+                fr.files.write_manifest(folder)
         new = [7, 8] if mode in ("error", "overwrite") else [1, 2, 7, 8]
         status = in_child(lambda folder=folder: write(folder, mode.split()[0], 7), steps=steps)  # type: ignore[misc]
         found = numbers(folder)
         assert found in (old, new)
         seen.add(tuple(found))
         assert not os.WIFEXITED(status) or found == new
-        fr.clean_manifest(folder)
+        fr.files.clean_manifest(folder)
         assert numbers(folder) == found
         names = sorted(os.listdir(folder))
         assert not [name for name in names if name.startswith(".")], names
@@ -99,7 +99,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set(mode: str, tmp_pa
         assert sum(name.endswith(".frec") for name in names) == files[found == new]
         assert "mine.txt" in names
         assert mode != "error" or ("dataset.json" in names) == (found == new)
-        assert fr.clean_manifest(folder) == []
+        assert fr.files.clean_manifest(folder) == []
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             break
@@ -109,7 +109,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set(mode: str, tmp_pa
 
 
 def test_the_next_write_and_the_next_manifest_remove_what_a_killed_one_left(tmp_path: Path) -> None:
-    next_ones: list[Callable[[Path], object]] = [lambda folder: write(folder, "append", 5), fr.write_manifest]
+    next_ones: list[Callable[[Path], object]] = [lambda folder: write(folder, "append", 5), fr.files.write_manifest]
     for number, after in enumerate(next_ones):
         folder = tmp_path / str(number)
         write(folder, "error", 1)
@@ -134,16 +134,16 @@ def test_the_next_write_and_the_next_manifest_remove_what_a_killed_one_left(tmp_
 def test_a_running_write_is_left_alone(tmp_path: Path) -> None:
     with ShardWrite(tmp_path, "error") as first:
         one = shard(first.staging, 1)
-        found = fr.clean_manifest(tmp_path)
+        found = fr.files.clean_manifest(tmp_path)
         assert [(each.kind, each.message) for each in found] == [("left", "its write is running")]
         with ShardWrite(tmp_path, "append") as second:
             second.commit([shard(second.staging, 2)])
-        assert fr.write_manifest(tmp_path).records == 1
+        assert fr.files.write_manifest(tmp_path).records == 1
         assert os.path.exists(os.path.join(first.staging, one.entry.name))
         with pytest.raises(FileExistsError, match="append"):
             first.commit([one])
     assert numbers(tmp_path) == [2]
-    assert fr.clean_manifest(tmp_path) == []
+    assert fr.files.clean_manifest(tmp_path) == []
 
 
 def test_a_write_of_another_machine_is_left_until_it_is_certain(
@@ -159,13 +159,13 @@ def test_a_write_of_another_machine_is_left_until_it_is_certain(
         return os.path.basename(made.path)
 
     other = begin(host="elsewhere", machine="0" * 32, boot="other")
-    (found,) = fr.clean_manifest(tmp_path)
+    (found,) = fr.files.clean_manifest(tmp_path)
     assert (found.name, found.kind) == (other, "left")
     assert "'elsewhere' began it" in found.message
     assert (tmp_path / other).exists()
     if this["machine"]:
         rebooted = begin(boot="the one before")
-        assert [(each.name, each.kind) for each in fr.clean_manifest(tmp_path) if each.name == rebooted] == [
+        assert [(each.name, each.kind) for each in fr.files.clean_manifest(tmp_path) if each.name == rebooted] == [
             (rebooted, "removed")
         ]
     assert this["host"] == socket.gethostname()
@@ -177,7 +177,7 @@ def test_files_that_no_write_has_made_stay(tmp_path: Path) -> None:
     for path in mine:
         path.write_bytes(b"of the user")
     (tmp_path / ".write-0123456789abcdefg").mkdir()
-    assert fr.clean_manifest(tmp_path) == []
+    assert fr.files.clean_manifest(tmp_path) == []
     assert all(path.exists() for path in mine)
     # A file that has taken a replaced shard's place is another one.
     with ShardWrite(tmp_path, "overwrite") as this:
@@ -211,7 +211,7 @@ def test_shards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(fr.FastRecordError, match="no records"):
             this.commit([])
     assert (tmp_path / "dataset.json").read_bytes() == before
-    assert fr.clean_manifest(tmp_path) == []
+    assert fr.files.clean_manifest(tmp_path) == []
 
 
 def test_all_processes_of_a_write_have_the_fields_of_the_first(tmp_path: Path) -> None:

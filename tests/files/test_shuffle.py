@@ -23,7 +23,7 @@ def test_records_come_in_the_order_of_the_seed(source: Path, tmp_path: Path) -> 
     expected = rows(source)
     for seed in (0, 5, 2**64 - 1):
         out = tmp_path / f"{seed}.frec"
-        summary = fr.shuffle(source, out, seed)
+        summary = fr.files.shuffle(source, out, seed)
         order = fr._core.permute(500, seed, 0, np.arange(500))
         assert rows(out) == [expected[i] for i in order]
         assert metadata(out) == metadata(source)
@@ -32,7 +32,7 @@ def test_records_come_in_the_order_of_the_seed(source: Path, tmp_path: Path) -> 
 
 
 def test_payloads_lie_in_the_order_of_the_records(source: Path, tmp_path: Path) -> None:
-    fr.shuffle(source, tmp_path / "out.frec", 3)
+    fr.files.shuffle(source, tmp_path / "out.frec", 3)
     data = (tmp_path / "out.frec").read_bytes()
     with fr.Reader(tmp_path / "out.frec") as reader:
         places = [data.index(bytes(record["data"])) for record in reader if len(record["data"]) > 20]
@@ -49,12 +49,12 @@ def test_payloads_lie_in_the_order_of_the_records(source: Path, tmp_path: Path) 
 
 def test_a_shuffled_file_is_not_written_over_its_source(source: Path, tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match="is the file to read from"):
-        fr.shuffle(source, source, overwrite=True)
+        fr.files.shuffle(source, source, overwrite=True)
     for seed in ("a", 1.5, None):
         with pytest.raises(TypeError, match=r"^seed is an int, not (str|float|NoneType): "):
-            fr.shuffle(source, tmp_path / "x.frec", seed)  # type: ignore[arg-type]
+            fr.files.shuffle(source, tmp_path / "x.frec", seed)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed is from 0"):
-        fr.shuffle(source, tmp_path / "out.frec", 2**64)
+        fr.files.shuffle(source, tmp_path / "out.frec", 2**64)
     assert os.listdir(tmp_path) == ["a.frec"]
 
 

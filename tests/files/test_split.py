@@ -30,7 +30,7 @@ def tiny(path: Path, count: int) -> Path:
 
 def test_shards_are_runs_of_the_records(many: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    summary = fr.split(many, tmp_path / "out.frec", shards=4, progress=lambda *step: seen.append(step))
+    summary = fr.files.split(many, tmp_path / "out.frec", shards=4, progress=lambda *step: seen.append(step))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1][0] == seen[-1][1]
     assert summary.paths == [str(tmp_path / f"out-{i:05d}-of-00004.frec") for i in range(4)]
@@ -43,37 +43,37 @@ def test_shards_are_runs_of_the_records(many: Path, tmp_path: Path) -> None:
 
 
 def test_names_are_made_of_the_files_own_unless_given(many: Path, tmp_path: Path) -> None:
-    fr.split(many, shards=2)
+    fr.files.split(many, shards=2)
     assert sorted(os.listdir(tmp_path)) == ["many-00000-of-00002.frec", "many-00001-of-00002.frec", "many.frec"]
     names = [tmp_path / "a.frec", tmp_path / "b.frec", tmp_path / "c.frec"]
-    assert fr.split(many, names, shards=3).paths == [str(name) for name in names]
+    assert fr.files.split(many, names, shards=3).paths == [str(name) for name in names]
     with pytest.raises(ValueError, match="3 names for 2 files"):
-        fr.split(many, names, shards=2, overwrite=True)
+        fr.files.split(many, names, shards=2, overwrite=True)
     with pytest.raises(ValueError, match="have one name"):
-        fr.split(many, [names[0], tmp_path / "x" / ".." / "a.frec"], shards=2, overwrite=True)
+        fr.files.split(many, [names[0], tmp_path / "x" / ".." / "a.frec"], shards=2, overwrite=True)
 
 
 def test_no_shard_exceeds_the_size_asked_for(many: Path, tmp_path: Path) -> None:
     limit = 300_000
-    summary = fr.split(many, tmp_path / "out.frec", shard_size=limit)
+    summary = fr.files.split(many, tmp_path / "out.frec", shard_size=limit)
     sizes = [os.path.getsize(path) for path in summary.paths]
     assert max(sizes) <= limit
     assert min(sizes[:-1]) > limit * 0.6
     assert [row for path in summary.paths for row in rows(path)] == rows(many)
     # A record above the size gets a shard of its own.
     few = write_rows(tmp_path / "few.frec", 3)
-    assert fr.split(few, shard_size=1).counts == [1] * 3
+    assert fr.files.split(few, shard_size=1).counts == [1] * 3
     with pytest.raises(fr.FastRecordError, match=r"few\.frec: 4 shards of 3 records"):
-        fr.split(few, shards=4)
+        fr.files.split(few, shards=4)
 
 
 def test_shards_of_another_division_are_refused_by_name(many: Path) -> None:
-    fr.split(many, shards=2)
+    fr.files.split(many, shards=2)
     with pytest.raises(fr.FastRecordError, match=r"many-00000-of-00002\.frec: 2 shard"):
-        fr.split(many, shards=3)
+        fr.files.split(many, shards=3)
     with pytest.raises(FileExistsError, match=r"many-00000-of-00002\.frec: exists"):
-        fr.split(many, shards=2)
-    assert fr.split(many, shards=2, overwrite=True).records == 1_003
+        fr.files.split(many, shards=2)
+    assert fr.files.split(many, shards=2, overwrite=True).records == 1_003
 
 
 SHARES: list[list[float | str | Fraction]] = [
@@ -93,7 +93,7 @@ def test_files_of_shares_have_the_records_of_the_parts_of_a_data_set(
 ) -> None:
     source = tiny(tmp_path / "a.frec", n)
     names = [f"part{number}" for number in range(len(fractions))]
-    summary = fr.split(source, fractions=fractions, names=names, seed=7)
+    summary = fr.files.split(source, fractions=fractions, names=names, seed=7)
     assert summary.paths == [str(tmp_path / f"{name}.frec") for name in names]
     found = [[int(key) for key in keys(path)] for path in summary.paths]
     shares = [float(Fraction(str(share))) for share in fractions]
@@ -108,7 +108,7 @@ def test_the_seed_decides_the_choice(many: Path, tmp_path: Path) -> None:
     found = []
     for seed in (0, 1, 2**64 - 1, 0):
         names = [f"{seed}-a", f"{seed}-b.frec"]
-        summary = fr.split(many, fractions=[0.7, 0.3], names=names, seed=seed, overwrite=True)
+        summary = fr.files.split(many, fractions=[0.7, 0.3], names=names, seed=seed, overwrite=True)
         assert summary.counts == [703, 300]
         assert sorted(row for path in summary.paths for row in rows(path)) == sorted(rows(many))
         found.append(keys(tmp_path / f"{seed}-b.frec"))
@@ -119,10 +119,10 @@ def test_the_seed_decides_the_choice(many: Path, tmp_path: Path) -> None:
 def test_files_of_shares_are_named_and_no_pattern_of_shards_joins_them(many: Path, tmp_path: Path) -> None:
     for out in (None, tmp_path / "many.frec"):
         with pytest.raises(ValueError, match=r"name each, such as names=\['train', 'val'\] \(--names train,val\)"):
-            fr.split(many, out, fractions=[0.9, 0.1])
-    assert fr.split(many, tmp_path / "some.frec", fractions=[0.1]).paths == [str(tmp_path / "some.frec")]
+            fr.files.split(many, out, fractions=[0.9, 0.1])
+    assert fr.files.split(many, tmp_path / "some.frec", fractions=[0.1]).paths == [str(tmp_path / "some.frec")]
     (tmp_path / "parts").mkdir()
-    summary = fr.split(many, tmp_path / "parts", fractions=[0.9, 0.1], names=["train", "val"])
+    summary = fr.files.split(many, tmp_path / "parts", fractions=[0.9, 0.1], names=["train", "val"])
     assert summary.paths == [str(tmp_path / "parts" / name) for name in ("train.frec", "val.frec")]
     with pytest.raises(FileNotFoundError):
         fr.FastRecordDataset(tmp_path / "parts" / "train-*.frec")
@@ -137,35 +137,35 @@ def test_files_of_shares_are_named_and_no_pattern_of_shards_joins_them(many: Pat
     for wrong, message in refused:
         options = {"fractions": [0.9, 0.1], **wrong}
         with pytest.raises(ValueError, match=message):
-            fr.split(many, **options)
+            fr.files.split(many, **options)
     with pytest.raises(fr.FastRecordError, match=r"many\.frec: is the file to read from"):
-        fr.split(many, fractions=[0.9, 0.1], names=["many", "b"])
+        fr.files.split(many, fractions=[0.9, 0.1], names=["many", "b"])
 
 
 @pytest.mark.parametrize("fractions", [[], [0.5, 0.6], [0, 1], ["x"], [float("nan")], ["1/0"]])
 def test_shares_that_are_none_are_refused(many: Path, fractions: list[float | str]) -> None:
     with pytest.raises(ValueError, match="fractions are"):
-        fr.split(many, fractions=fractions)
+        fr.files.split(many, fractions=fractions)
 
 
 def test_one_way_to_split_is_chosen(many: Path) -> None:
     with pytest.raises(ValueError, match="one of shards, shard_size and fractions"):
-        fr.split(many)
+        fr.files.split(many)
     with pytest.raises(ValueError, match="one of shards, shard_size and fractions"):
-        fr.split(many, shards=2, fractions=[0.5, 0.5])
+        fr.files.split(many, shards=2, fractions=[0.5, 0.5])
     with pytest.raises(ValueError, match="shards is at least 1, not 0"):
-        fr.split(many, shards=0)
+        fr.files.split(many, shards=0)
     for value in ("a", 2.5):
         with pytest.raises(TypeError, match=r"^shards is an int, not (str|float): "):
-            fr.split(many, shards=value)  # type: ignore[arg-type]
+            fr.files.split(many, shards=value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed is from 0 to 18446744073709551615"):
-        fr.split(many, "x.frec", fractions=[0.5], seed=-1)
+        fr.files.split(many, "x.frec", fractions=[0.5], seed=-1)
 
 
 def test_a_split_leaves_nothing_if_one_file_fails(many: Path, tmp_path: Path) -> None:
     names = [tmp_path / "0.frec", tmp_path / "1.frec", tmp_path / "absent" / "x.frec"]
     with pytest.raises(FileNotFoundError):
-        fr.split(many, names, shards=3)
+        fr.files.split(many, names, shards=3)
     assert os.listdir(tmp_path) == ["many.frec"]
 
 
@@ -181,7 +181,7 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
             os.kill(os.getpid(), signal.{how})
     if os.fork() == 0:
         try:
-            fr.split("a.frec", shards=5, progress=progress)
+            fr.files.split("a.frec", shards=5, progress=progress)
         except KeyboardInterrupt:
             os._exit(9)
     status = os.wait()[1]
@@ -190,7 +190,7 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
             print(name, len(fr.Reader(name)))
         except fr.CorruptFileError:
             print(name, "is not a file")
-    print(fr.split("a.frec", shards=5, overwrite=True).counts)
+    print(fr.files.split("a.frec", shards=5, overwrite=True).counts)
     print(status)
     """
     lines = run_child(script, tmp_path).splitlines()

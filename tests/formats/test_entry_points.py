@@ -52,7 +52,7 @@ def test_the_package_of_the_docs_exports_and_imports_by_the_command_line(tmp_pat
 @pytest.mark.usefixtures("jsonlines")
 def test_its_source_reads_from_any_position_and_names_bad_records(tmp_path: Path) -> None:
     path, out = write_rows(tmp_path / "in.frec", 30), tmp_path / "out.jsonl"
-    fr.export_records(path, out, "jsonlines")
+    fr.export(path, out, "jsonlines")
     lines = out.read_bytes().splitlines(keepends=True)
     lines[13] = b"{}\n"
     out.write_bytes(b"".join(lines))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.files.export import export_records
+from fastrecord.files.export import export
 from fastrecord.interchange import Card
 from tests.support.commands import failed, flip, good
 from tests.support.rewriting import SCHEMA, write_rows
@@ -53,7 +53,7 @@ def rows(tmp_path: Path) -> Path:
 
 def test_all_records_come_out_in_order_with_their_metadata(rows: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    summary = fr.export_records(
+    summary = fr.export(
         rows, tmp_path / "out.jsonl", "jsonlines", progress=lambda done, total: told.append((done, total))
     )
     card, found = lines_of(tmp_path / "out.jsonl")
@@ -101,7 +101,7 @@ def test_a_record_above_the_shard_size_has_a_shard_of_its_own(tmp_path: Path) ->
     with fr.Writer(tmp_path / "in.frec", SCHEMA) as writer:
         for size in (10, 10_000, 10, 10, 9_000):
             writer.append({"data": bytes(size), "label": 0, "key": ""})
-    export_records(tmp_path / "in.frec", tmp_path / "x.jsonl", "jsonlines", shard_size=100)
+    export(tmp_path / "in.frec", tmp_path / "x.jsonl", "jsonlines", shard_size=100)
     counts = [len(lines_of(path)[1]) for path in sorted((tmp_path / "x.jsonl").iterdir())]
     assert (names(tmp_path / "x.jsonl")[0], counts) == ("x-00000.jsonl", [1, 1, 2, 1])
 
@@ -113,7 +113,7 @@ def test_shards_of_a_set_come_out_in_their_order(rows: Path, tmp_path: Path) -> 
     card, found = lines_of(tmp_path / "out.jsonl")
     assert found == rows_of(*parts) == rows_of(rows)
     assert card.metadata == {"classes": ["a", "b"], "note": "kept"}
-    export_records([parts[1], parts[0]], tmp_path / "two.jsonl", "jsonlines", allow_incomplete=True)
+    export([parts[1], parts[0]], tmp_path / "two.jsonl", "jsonlines", allow_incomplete=True)
     assert lines_of(tmp_path / "two.jsonl")[1] == rows_of(parts[1], parts[0])
     parts[1].unlink()
     message = failed("export", tmp_path / "part-*.frec", tmp_path / "few.jsonl", "-f", "jsonlines")
@@ -126,9 +126,9 @@ def test_files_of_other_fields_or_classes_are_refused(rows: Path, tmp_path: Path
     with fr.Writer(tmp_path / "third.frec", {"data": fr.bytes_()}) as writer:
         writer.append({"data": b""})
     with pytest.raises(fr.SchemaError, match=r"other.frec: has other classes than .*in.frec: `fastrecord merge`"):
-        export_records([rows, other], tmp_path / "out", "jsonlines")
+        export([rows, other], tmp_path / "out", "jsonlines")
     with pytest.raises(fr.SchemaError, match=r"third.frec: no field 'label', which .*in.frec has"):
-        export_records([rows, tmp_path / "third.frec"], tmp_path / "out", "jsonlines")
+        export([rows, tmp_path / "third.frec"], tmp_path / "out", "jsonlines")
     assert names(tmp_path) == ["in.frec", "other.frec", "third.frec"]
 
 
@@ -149,7 +149,7 @@ def test_all_fields_that_a_format_cannot_hold_are_named_at_once(tmp_path: Path) 
     every = ["--drop=a", "--drop=b", "--drop=c"]
     assert "every field is to be left out" in failed("export", path, out, "-f", "jsonlines", *every)
     with pytest.raises(TypeError, match="drop is a sequence of names"):
-        export_records(path, out, "jsonlines", drop="a")
+        export(path, out, "jsonlines", drop="a")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_failing_progress_function_cancels_the_export(rows: Path, tmp_path: Pa
         raise RuntimeError(f"{done} of {total}")
 
     with pytest.raises(RuntimeError, match="50 of 50"):
-        export_records(rows, tmp_path / "out", "jsonlines", progress=stop)
+        export(rows, tmp_path / "out", "jsonlines", progress=stop)
     assert names(tmp_path) == ["in.frec"]
 
 
@@ -290,7 +290,7 @@ def progress(done, total):
     print("half", flush=True)
     time.sleep(60)
 try:
-    export.export_records("in.frec", "out", "jsonlines", overwrite=True, progress=progress)
+    export.export("in.frec", "out", "jsonlines", overwrite=True, progress=progress)
 except KeyboardInterrupt as err:
     print(err)
 """
@@ -315,7 +315,7 @@ def slow(rows: Path, jsonlines: Path) -> Callable[[], subprocess.Popen[str]]:
 @pytest.mark.parametrize("existing", [False, True])
 def test_ctrl_c_leaves_what_was_there(slow: Callable[[], Any], rows: Path, existing: bool) -> None:
     if existing:
-        export_records(rows, rows.parent / "out", "jsonlines", drop=["label"])
+        export(rows, rows.parent / "out", "jsonlines", drop=["label"])
     before = names(rows.parent)
     content = (rows.parent / "out").read_bytes() if existing else b""
     with slow() as child:
@@ -345,7 +345,7 @@ def test_the_next_export_removes_what_a_killed_one_left_and_leaves_a_running_one
 
 
 def test_what_a_kill_between_two_renames_took_away_comes_back(rows: Path, tmp_path: Path) -> None:
-    export_records(rows, tmp_path / "out", "jsonlines", shard_size=10_000)
+    export(rows, tmp_path / "out", "jsonlines", shard_size=10_000)
     before = names(tmp_path / "out")
     (tmp_path / "out.tmp-01234567").mkdir()
     (tmp_path / "out").rename(tmp_path / "out.tmp-01234567" / "out.old")

@@ -46,7 +46,7 @@ def test_memory_does_not_grow_with_the_source(name: str, packed: Path, tmp_path:
     back = "" if name == "folder" else "fr.import_records(out, 'back.frec', overwrite=True)"
     script = f"""
 def there_and_back(out):
-    fr.export_records({str(packed)!r}, out, {name!r}, drop={drop!r})
+    fr.export({str(packed)!r}, out, {name!r}, drop={drop!r})
     {back}
 there_and_back("first")  # loads the library, which may start its threads
 limited({ROOM})

@@ -164,7 +164,7 @@ def refused(path: Path, out: Path, name: str) -> list[str]:
         fields = list(registry.load(name).refuse(reader.schema))
     if fields:
         with pytest.raises(fr.FastRecordError, match=rf"cannot hold .*\(drop={re.escape(repr(fields))}\)") as caught:
-            fr.export_records(path, out, name)
+            fr.export(path, out, name)
         assert caught.value.code == "FR757"
         assert not out.exists()
     return fields
@@ -174,7 +174,7 @@ def export(path: Path, out: Path, name: str, drop: list[str]) -> list[str]:
     """Export all but some fields, and but those whose values the format cannot hold; return all left out."""
     while True:
         try:
-            return fr.export_records(path, out, name, drop=drop).dropped
+            return fr.export(path, out, name, drop=drop).dropped
         except fr.FastRecordError as err:
             named = re.search(r"record \d+[:,] field '(\w+)': .*--drop", str(err))
             if err.code != "FR757" or named is None or named[1] in drop or out.exists():
@@ -196,7 +196,7 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
         return
     dropped = export(path, tmp_path / "out", name, dropped)
     # What an export wrote is known for one, and replaced.
-    fr.export_records(path, tmp_path / "out", name, drop=dropped, overwrite=True)
+    fr.export(path, tmp_path / "out", name, drop=dropped, overwrite=True)
     before, kinds = digests(path), types_of(path)
     kept = [each for each in before if each not in dropped]
     summary = fr.import_records(tmp_path / "out", tmp_path / "back.frec", name)
@@ -218,11 +218,11 @@ def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
     kind = registry.load(name)
     if not kind.several_files(sharded=True) and "shard_size" not in kind.settings:
         with pytest.raises(ValueError, match="cannot be divided into shards"):
-            fr.export_records(path, tmp_path / "out", name, shard_size=12_000)
+            fr.export(path, tmp_path / "out", name, shard_size=12_000)
         return
     dropped = refused(path, tmp_path / "out", name)
     for overwrite in (False, True):
-        summary = fr.export_records(path, tmp_path / "out", name, shard_size=12_000, drop=dropped, overwrite=overwrite)
+        summary = fr.export(path, tmp_path / "out", name, shard_size=12_000, drop=dropped, overwrite=overwrite)
         assert summary.files > 3
     fr.import_records(tmp_path / "out", tmp_path / "back.frec")
     before, after = digests(path), digests(tmp_path / "back.frec")
@@ -238,9 +238,9 @@ def test_a_folder_of_images_comes_back_by_pack_and_is_never_replaced(tmp_path: P
     keys = [f"{classes[label]}/{i:02d}.jpg" for i, label in enumerate(labels)]
     fields = images() | {"label": (fr.int64(), labels), "key": (fr.string(), keys)}
     path = write(tmp_path / "in.frec", fields, {"classes": classes})
-    assert fr.export_records(path, tmp_path / "out", "folder").files == N
+    assert fr.export(path, tmp_path / "out", "folder").files == N
     # Nothing tells it from a user's only copy.
     with pytest.raises(FileExistsError, match="may be another thing than an export"):
-        fr.export_records(path, tmp_path / "out", "folder", overwrite=True)
+        fr.export(path, tmp_path / "out", "folder", overwrite=True)
     fr.pack_folder(tmp_path / "out", tmp_path / "back.frec")
     assert digests(tmp_path / "back.frec") == digests(path)

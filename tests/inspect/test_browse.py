@@ -130,7 +130,7 @@ def test_the_page_has_the_name_of_the_file_and_lies_here(
 
 
 def test_several_files_are_one_page(many: Path, tmp_path: Path) -> None:
-    fr.split(many, tmp_path / "part.frec", shards=3)
+    fr.files.split(many, tmp_path / "part.frec", shards=3)
     more = write_images(tmp_path / "more.frec", [0, 1], ["owl", "yak"])
     summary = fr.browse([tmp_path / "part-*.frec", more], tmp_path / "p.html")
     assert (summary.records, summary.shown) == (62, 62)

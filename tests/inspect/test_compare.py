@@ -43,9 +43,9 @@ def compared(tmp_path: Path) -> Callable[..., Comparison]:
 
 def test_a_copy_does_not_differ_however_it_is_stored(packed: Path, tmp_path: Path) -> None:
     shutil.copy(packed, tmp_path / "copy.frec")
-    fr.shuffle(packed, tmp_path / "shuffled.frec", seed=1)
-    fr.split(packed, tmp_path / "part.frec", shards=3)
-    fr.index_file(tmp_path / "copy.frec")
+    fr.files.shuffle(packed, tmp_path / "shuffled.frec", seed=1)
+    fr.files.split(packed, tmp_path / "part.frec", shards=3)
+    fr.files.index(tmp_path / "copy.frec")
     for other in (tmp_path / "copy.frec", tmp_path / "shuffled.frec", tmp_path / "part-*.frec"):
         found = fr.diff_files(packed, other)
         assert found.same
@@ -188,16 +188,16 @@ def test_labels_are_compared_by_class_name(tmp_path: Path) -> None:
     a = write_images(tmp_path / "a.frec", [0, 1, 2, -1], ["cat", "dog", "owl"])
     same = write_images(tmp_path / "b.frec", [2, 0, 1, -1], ["dog", "owl", "cat"])
     for path in (a, same):  # keys of write_images begin with the file's name
-        fr.drop_field(path, "key")
+        fr.files.drop_field(path, "key")
     found = fr.diff_files(a, same)
     assert found.same
     assert found.renumbered
     other = write_images(tmp_path / "c.frec", [0, 1, 1, -1], ["cat", "dog", "yak"])
-    fr.drop_field(other, "key")
+    fr.files.drop_field(other, "key")
     found = fr.diff_files(a, other)
     assert (found.classes_added, found.classes_removed, found.changed_fields) == (["yak"], ["owl"], {"label": 1})
     unnamed = write_images(tmp_path / "d.frec", [0, 1, 2, -1])
-    fr.drop_field(unnamed, "key")
+    fr.files.drop_field(unnamed, "key")
     assert fr.diff_files(a, unnamed).same
 
 

@@ -142,10 +142,10 @@ def test_jpegs_with_a_crop_index_keep_their_bytes(recode_source: Path, tmp_path:
         assert reader.verify(deep=True)["ok"]
     assert 4 <= summary.recoded["crop_index"] == kinds.count(2) == 9 - kinds.count(0)
     # The same images have an index if it comes later.
-    fr.index_file(plain)
+    fr.files.index(plain)
     with fr.Reader(plain) as reader:
         assert side_kinds(reader, "image", range(9)).tolist() == kinds
-    assert fr.index_file(out).indexed == 0
+    assert fr.files.index(out).indexed == 0
     assert metadata(out)["packs"][0]["recode"] == {"crop_index": True}
     printed = good("pack", recode_source, tmp_path / "again.frec", "--crop-index")
     assert f"of 9 images 9 kept byte for byte, {kinds.count(2)} with a crop index; " in printed

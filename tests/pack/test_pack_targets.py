@@ -69,7 +69,7 @@ def test_a_link_to_a_missing_file_is_refused_alike_by_all_that_overwrite(source:
     for write in (
         lambda: fr.Writer(link, {"x": fr.int64()}, "w"),
         lambda: pack_folder(source, link, overwrite=True),
-        lambda: fr.merge([tmp_path / "a.frec"], link, overwrite=True),
+        lambda: fr.files.merge([tmp_path / "a.frec"], link, overwrite=True),
     ):
         with pytest.raises(FileNotFoundError, match=r"the link leads to a file that does not exist: .*link\.frec"):
             write()
@@ -102,5 +102,5 @@ def test_appending_to_a_file_with_foreign_metadata_is_an_error_with_the_way_out(
     (name,) = metadata
     with pytest.raises(fr.FastRecordError, match=rf"out\.frec: metadata '{name}' is not the list .*\[FR733\]"):
         pack_folder(source, out, append=True)
-    fr.set_metadata(out, **{name: None})
+    fr.files.set_metadata(out, **{name: None})
     assert pack_folder(source, out, append=True).records == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from fastrecord.files.extraction import extract_records
+from fastrecord.files.extraction import extract
 from fastrecord.terminal import PrintableFormatter, printable
 from tests.conftest import encode
 from tests.files.test_extract import files_below, keyed
@@ -95,7 +95,7 @@ def test_keys_that_a_file_system_takes_for_one_name_do_not_replace_each_other(tm
             os.link(out / "A.jpg", out / "a.jpg")
 
     with pytest.raises(fr.FastRecordError, match=r"takes it for 'A\.jpg', the key of another record"):
-        extract_records(path, out, overwrite=True, progress=fold)
+        extract(path, out, overwrite=True, progress=fold)
     assert (out / "a.jpg").read_bytes() == encode(0)
     # Files from before the run may be replaced, under either name.
     good("extract", path, out, "--overwrite")
@@ -210,8 +210,8 @@ def test_an_extraction_that_is_killed_leaves_whole_files_and_one_named_leftover_
     path = keyed(tmp_path / "a.frec", [f"{i}.jpg" for i in range(200)])
     program = (
         "import os, signal, sys\n"
-        "from fastrecord.files.extraction import extract_records\n"
-        "extract_records(sys.argv[1], sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "from fastrecord.files.extraction import extract\n"
+        "extract(sys.argv[1], sys.argv[2], progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     done = subprocess.run([sys.executable, "-c", program, path, tmp_path / "out"], check=False, timeout=100)
     assert done.returncode == -9

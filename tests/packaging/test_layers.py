@@ -32,7 +32,7 @@ FLOORS = {
     """,
     "python/fastrecord": """
         _core
-        checks errors fixed logs names terminal
+        checks errors fixed lazy logs names terminal
         schema store transforms
         look
         dataset interchange

@@ -54,7 +54,7 @@ def test_the_shards_are_the_ones_of_fastrecord_pack(tree: Path, tmp_path: Path, 
     assert (len(steps), steps[-1]) == (4, 30)
     dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, extra_fields=["key"])
     assert [dataset[i][2] for i in range(30)] == sorted(str(p.relative_to(tree)) for p in tree.rglob("*.jpg"))
-    assert fr.check_manifest(tmp_path / "set") == []
+    assert fr.files.check_manifest(tmp_path / "set") == []
 
 
 def test_bad_files_end_the_pack_or_are_left_out(tree: Path, tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_killed_workers_are_replaced(tree: Path, tmp_path: Path, monkeypatch: py
     summary = pack(tree, folder, shards=5)
     assert len(list(marks.iterdir())) == 5
     assert summary.records == 30
-    assert fr.check_manifest(folder) == []
+    assert fr.files.check_manifest(folder) == []
     assert sorted(os.listdir(folder)) == sorted(["dataset.json", *map(os.path.basename, summary.paths)])

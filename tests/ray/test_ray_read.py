@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
                         "tags": [str(number)] * (number % 2),
                     }
                 )
-    fr.write_manifest(tmp_path)
+    fr.files.write_manifest(tmp_path)
     return tmp_path
 
 

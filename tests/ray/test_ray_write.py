@@ -32,7 +32,7 @@ def records(folder: Path, *fields: str) -> list[tuple[Any, ...]]:
 
 
 def only_the_data_set(folder: Path) -> bool:
-    manifest = fr.check_manifest(folder)
+    manifest = fr.files.check_manifest(folder)
     return not manifest and all(name.endswith(".frec") or name == "dataset.json" for name in os.listdir(folder))
 
 

@@ -205,7 +205,7 @@ def test_any_two_files_of_a_schema_make_one_and_a_copy_without_dead_bytes_holds_
     rng = np.random.default_rng(seed)
     path = tmp_path / "x.frec"
     *_, (schema, rows) = write(path, rng)
-    fr.compact(path, tmp_path / "compact.frec")
+    fr.files.compact(path, tmp_path / "compact.frec")
     assert_holds(tmp_path / "compact.frec", schema, rows, rng)
-    fr.merge([path, tmp_path / "compact.frec"], tmp_path / "merged.frec", allow_incomplete=True)
+    fr.files.merge([path, tmp_path / "compact.frec"], tmp_path / "merged.frec", allow_incomplete=True)
     assert_holds(tmp_path / "merged.frec", schema, rows + rows, rng)

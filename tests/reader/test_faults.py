@@ -66,9 +66,9 @@ def test_calls_that_are_interrupted_or_do_a_part_only_change_nothing(shim: Path,
         write("a.frec", 60, 5_000)
         with fr.Writer("a.frec", mode="a") as writer:
             writer.append(record(60, 300_000))
-        fr.add_field("a.frec", "more", fr.bytes_(), [bytes([i]) * 3_000 for i in range(61)])
-        fr.merge(["a.frec", "a.frec"], "b.frec")
-        fr.compact("a.frec")
+        fr.files.add_field("a.frec", "more", fr.bytes_(), [bytes([i]) * 3_000 for i in range(61)])
+        fr.files.merge(["a.frec", "a.frec"], "b.frec")
+        fr.files.compact("a.frec")
         found = []
         for path in ("a.frec", "b.frec"):
             with fr.Reader(path, access="pread") as reader:

@@ -42,7 +42,7 @@ def write_shards(folder: Path, *, shards: int = SHARDS, each: int = EACH) -> Pat
         with fr.Writer(folder / f"train-{shard:05}-of-{shards:05}.frec", SCHEMA) as writer:
             for record in range(shard * each, (shard + 1) * each):
                 writer.append({"data": payload(record), "label": record % 7, "key": f"record-{record}"})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     return folder
 
 

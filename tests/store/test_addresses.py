@@ -65,10 +65,10 @@ def test_a_url_that_the_client_would_change_is_refused_by_name(tmp_path: Path, u
     folder = write_shards(tmp_path / "one", shards=1)
     for call in (
         lambda: fr.FastRecordDataset(url),
-        lambda: fr.write_manifest(url),
-        lambda: fr.check_manifest(url),
-        lambda: fr.copy(folder, url),
-        lambda: fr.copy(url, tmp_path / "copy"),
+        lambda: fr.files.write_manifest(url),
+        lambda: fr.files.check_manifest(url),
+        lambda: fr.files.copy(folder, url),
+        lambda: fr.files.copy(url, tmp_path / "copy"),
         lambda: fr.pack_dataset([{"data": b"1"}], url, fields={"data": fr.bytes_()}),
     ):
         with pytest.raises(fr.FastRecordError, match=rf"{what}.*FR211"):
@@ -79,7 +79,7 @@ def test_a_shard_whose_name_a_store_cannot_hold_is_refused_by_name(environment: 
     folder = write_shards(tmp_path / "one", shards=1)
     (path,) = folder.glob("*.frec")
     path.rename(folder / "a\tb.frec")
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     assert r"'a\tb.frec'" in failed("copy", folder, "s3://bucket/odd-name")
     assert not environment.objects("odd-name")
 
@@ -103,14 +103,14 @@ def test_names_on_the_web_are_those_of_a_url(stored: Data, tmp_path: Path, name:
         url = f"{address}/{quote(name, safe='')}.frec"
         assert fr.FastRecordDataset(url, fields=("data",))[3]["data"] == payload(3)
         assert url in good("info", url)
-        fr.copy(url, tmp_path / "copy.frec")
+        fr.files.copy(url, tmp_path / "copy.frec")
     assert (tmp_path / "copy.frec").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["a#1", "a?b", "a%20b", "a b", "ü", "\udcff"])
 def test_a_folder_named_by_a_url_is_the_one_that_as_uri_names(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    fr.copy(write_shards(tmp_path / "one", shards=1), folder.as_uri())
+    fr.files.copy(write_shards(tmp_path / "one", shards=1), folder.as_uri())
     assert [path.name for path in sorted(folder.iterdir())] == ["dataset.json", "train-00000-of-00001.frec"]
     assert fr.FastRecordDataset(folder.as_uri(), fields=("data",))[7]["data"] == payload(7)
     shard = (folder / "train-00000-of-00001.frec").as_uri()

@@ -272,7 +272,7 @@ def test_what_changes_files_in_place_refuses_a_url(stored: Data, tmp_path: Path)
     local = stored.folder / "train-00000-of-00003.frec"
     assert "`fastrecord copy` sends the result there" in failed("merge", local, "-o", "s3://bucket/merged.frec")
     with pytest.raises(fr.FastRecordError, match="FR745"):
-        fr.set_metadata(url, a=1)
+        fr.files.set_metadata(url, a=1)
     with pytest.raises(fr.FastRecordError, match="FR745"):
-        fr.drop_field(url, "key")
+        fr.files.drop_field(url, "key")
     assert not list(tmp_path.iterdir())

@@ -35,7 +35,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with fr.Writer(folder / f"{shard}.frec", fr.Schema({"data": fr.bytes_()})) as writer:
             for number in range(240):
                 writer.append({"data": bytes([number]) * 100_000})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     return folder
 
 

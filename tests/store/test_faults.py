@@ -186,9 +186,9 @@ def test_a_bucket_that_does_not_exist_is_not_taken_for_one_without_a_manifest(tm
     with _answering(404, _xml("NoSuchBucket", "None.")) as (store, _):
         for call in (
             lambda: fr.FastRecordDataset(store.url, store_options=store.options),
-            lambda: fr.copy(store.url, tmp_path / "back", store_options=store.options),
-            lambda: fr.copy(folder, store.url, store_options=store.options),
-            lambda: fr.write_manifest(store.url, store_options=store.options),
+            lambda: fr.files.copy(store.url, tmp_path / "back", store_options=store.options),
+            lambda: fr.files.copy(folder, store.url, store_options=store.options),
+            lambda: fr.files.write_manifest(store.url, store_options=store.options),
         ):
             with pytest.raises(fr.FastRecordError, match="no such bucket"):
                 call()

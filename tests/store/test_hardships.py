@@ -127,4 +127,4 @@ def test_a_thousand_shards_go_to_a_store_and_are_read(tmp_path: Path) -> None:
         batches = list(fr.FastRecordLoader(dataset, 100))
         assert sorted(value for batch in batches for value in batch["value"].tolist()) == list(range(1000))
     assert "good" in good("manifest", "--check", url)
-    assert len(fr.copy(url, tmp_path / "back").copied) == 1000
+    assert len(fr.files.copy(url, tmp_path / "back").copied) == 1000

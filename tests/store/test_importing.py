@@ -31,9 +31,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.append({"image": picture(number), "label": number % 7, "noise": bytes([number]) * 9000})
     for name, out in EXPORTS.items():
         drop = ["noise"] if name == "recordio" else []
-        fr.export_records(folder / "in.frec", folder / out, name, drop=drop)
-    fr.export_records(folder / "in.frec", folder / "b.tar.gz", "webdataset")
-    fr.export_records(folder / "in.frec", folder / "a.h5", "hdf5")
+        fr.export(folder / "in.frec", folder / out, name, drop=drop)
+    fr.export(folder / "in.frec", folder / "b.tar.gz", "webdataset")
+    fr.export(folder / "in.frec", folder / "a.h5", "hdf5")
     return folder
 
 

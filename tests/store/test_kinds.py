@@ -58,22 +58,22 @@ def test_a_store_that_refuses_to_send_more_last_bytes_than_there_are_is_read(
 def test_a_web_server_is_only_read(stored: Data, tmp_path: Path) -> None:
     with serving(stored.folder) as address:
         with pytest.raises(fr.FastRecordError, match=r"http://.*: a web server does not list its files.*FR211"):
-            fr.write_manifest(address)
+            fr.files.write_manifest(address)
         other = write_shards(tmp_path / "other", shards=1)
         with pytest.raises(fr.FastRecordError, match=r"http://.*/new.frec: .*FR211"):
-            fr.copy(next(other.glob("*.frec")), f"{address}/new.frec")
+            fr.files.copy(next(other.glob("*.frec")), f"{address}/new.frec")
 
 
 def test_a_folder_that_a_url_names_is_written_like_a_store(tmp_path: Path) -> None:
     url = (tmp_path / "a folder" / "sent").as_uri()
-    fr.copy(write_shards(tmp_path / "one", shards=1), url)
+    fr.files.copy(write_shards(tmp_path / "one", shards=1), url)
     assert fr.FastRecordDataset(url, fields=("data",))[7]["data"] == payload(7)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         fr.FastRecordDataset(f"{url}/elsewhere")
-    fr.copy(write_shards(tmp_path / "two", shards=2), url, overwrite=True)
+    fr.files.copy(write_shards(tmp_path / "two", shards=2), url, overwrite=True)
     assert len(fr.FastRecordDataset(url, fields=("data",))) == 80
     (tmp_path / "a folder" / "sent" / "train-00000-of-00001.frec").unlink()
-    assert fr.write_manifest(url).generation == 2
+    assert fr.files.write_manifest(url).generation == 2
 
 
 def test_doctor_measures_a_store(environment: Server, stored: Data) -> None:
@@ -94,7 +94,7 @@ def test_many_shards_are_read_through_a_cache_with_few_open_files(tmp_path: Path
     for number in range(100):
         with fr.Writer(folder / f"s-{number:03}.frec", fr.Schema({"value": fr.int64(), "text": fr.string()})) as writer:
             writer.append({"value": number, "text": f"text {number}"})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     script = f"""
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         dataset = fr.FastRecordDataset({folder.as_uri()!r}, fields=("value", "text"), cache="cache")

@@ -101,7 +101,7 @@ def test_small_records_that_are_given_up_give_their_blocks_back(server: Server, 
     with fr.Writer(folder / "train.frec", SCHEMA) as writer:
         for number, value in enumerate(values):
             writer.append({"data": value, "label": number, "key": f"{number}"})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     dataset = _opened(server, server.put_folder("small", folder), tmp_path / "cache")
     dataset.__getitems__(np.arange(2000))
     cache = _cache_of(dataset)

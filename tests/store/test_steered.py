@@ -48,7 +48,7 @@ def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> 
             for record in range(first, stop):
                 # The end of a file comes when it is opened: no value of "data" lies in it.
                 writer.append({"data": payload(record), "other": bytes(70_000 if record == stop - 1 else 0)})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     return Data(folder, running_server.put_folder("steered", folder))
 
 

@@ -34,7 +34,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shard in range(SHARDS):
         labels = [number % 2 for number in range(EACH)]
         write_images(folder / f"{shard}.frec", labels, ["ant", "bee"], seed=EACH * shard)
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     return folder
 
 

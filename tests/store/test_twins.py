@@ -24,7 +24,7 @@ def twins(tmp_path: Path) -> tuple[Path, Path]:
         with fr.Writer(folder / NAME, mode="a") as writer:
             for record in range(EACH, EACH + MORE):
                 writer.append({"data": payload(record), "label": label, "key": "the same"})
-        fr.write_manifest(folder)
+        fr.files.write_manifest(folder)
     sizes = {(folder / NAME).stat().st_size for folder in (one, two)}
     assert len(sizes) == 1
     return one, two
@@ -38,7 +38,7 @@ def test_twins_have_different_footers_and_a_manifest_names_the_other_one(twins: 
         assert first.covers_content
         assert second.covers_content
     shutil.copy(two / NAME, one / NAME)
-    assert [(found.name, found.kind) for found in fr.check_manifest(one)] == [(NAME, "changed")]
+    assert [(found.name, found.kind) for found in fr.files.check_manifest(one)] == [(NAME, "changed")]
     with pytest.raises(fr.FastRecordError, match=r"one/train-00000.*twin.*FR205"):
         fr.FastRecordDataset(one, fields=("label",))[0]
 
@@ -56,9 +56,9 @@ def test_a_reader_does_not_travel_to_a_twin(twins: tuple[Path, Path]) -> None:
 def test_a_copy_sends_a_twin(server: Server, twins: tuple[Path, Path]) -> None:
     one, two = twins
     url = "s3://bucket/twins-copied"
-    fr.copy(one, url, store_options=server.options)
-    assert fr.copy(one, url, store_options=server.options).copied == []
-    assert fr.copy(two, url, overwrite=True, store_options=server.options).copied == [NAME]
+    fr.files.copy(one, url, store_options=server.options)
+    assert fr.files.copy(one, url, store_options=server.options).copied == []
+    assert fr.files.copy(two, url, overwrite=True, store_options=server.options).copied == [NAME]
     dataset = fr.FastRecordDataset(url, fields=("label",), store_options=server.options)
     assert {dataset[EACH + at]["label"] for at in range(MORE)} == {1}
 
@@ -77,7 +77,7 @@ def test_a_twin_put_over_an_open_object_is_an_error_and_never_a_mixture(
     assert dataset[0]["data"] == payload(0)
     with pytest.raises(fr.FastRecordError, match="FR205"):  # it is not what the manifest names
         fr.FastRecordDataset(url, fields=("label",), cache=tmp_path / "new", store_options=server.options)
-    fr.write_manifest(url, store_options=server.options)
+    fr.files.write_manifest(url, store_options=server.options)
     other = fr.FastRecordDataset(url, fields=("label",), cache=tmp_path / "cache", store_options=server.options)
     assert {other[EACH + at]["label"] for at in range(MORE)} == {1}
 

@@ -197,8 +197,8 @@ def test_a_file_that_names_no_classes_trains_on_the_numbers_of_its_labels(
     assert result.val is not None
     assert result.val.count == 3
     assert (
-        f"{path} names no classes: 7 are taken from its labels, 0 to 6; fr.set_metadata(path, classes=[...]) names them"
-        in caplog.messages
+        f"{path} names no classes: 7 are taken from its labels, 0 to 6; "
+        "fr.files.set_metadata(path, classes=[...]) names them" in caplog.messages
     )
     assert train(small_config(path, tmp_path / "out", **options, resume="auto")).step == 2
 

@@ -50,7 +50,7 @@ def assert_as_before(path: Path, before: bytes) -> None:
 
 def test_an_array_is_added_and_read_back_and_the_older_values_are_as_they_were(path: Path) -> None:
     size, values = path.stat().st_size, embeddings()
-    fr.add_field(path, "embedding", fr.array("float32", (512,)), values)
+    fr.files.add_field(path, "embedding", fr.array("float32", (512,)), values)
     with fr.Reader(path) as reader:
         assert list(reader.schema) == ["label", "key", "embedding"]
         assert reader.schema["embedding"] == fr.array("float32", (512,))
@@ -78,7 +78,7 @@ def test_an_array_is_added_and_read_back_and_the_older_values_are_as_they_were(p
 def test_values_of_any_type_come_from_any_iterable(
     path: Path, kind: fr.FieldType, values: list[Any], form: Callable[[list[Any]], Iterable[Any]]
 ) -> None:
-    fr.add_field(path, "new", kind, form(values))
+    fr.files.add_field(path, "new", kind, form(values))
     with fr.Reader(path) as reader:
         found = [reader[i]["new"] for i in range(N)]
         assert [bytes(value) if kind == fr.bytes_() else value for value in found] == values
@@ -86,7 +86,7 @@ def test_values_of_any_type_come_from_any_iterable(
 
 def test_images_are_added_with_their_sizes(path: Path) -> None:
     images = [encode(seed) for seed in range(N)]
-    fr.add_field(path, "image", fr.image(), images)
+    fr.files.add_field(path, "image", fr.image(), images)
     with fr.Reader(path) as reader:
         assert [bytes(value) for value in reader.read_batch(range(N))["image"]] == images
         sizes = [fr.decode_image(data).shape[:2] for data in images]
@@ -96,7 +96,7 @@ def test_images_are_added_with_their_sizes(path: Path) -> None:
 
 
 def test_a_column_of_numbers_is_one_view_of_the_file_after_it_was_added(path: Path) -> None:
-    fr.add_field(path, "score", fr.float32(), np.arange(N, dtype=np.float32))
+    fr.files.add_field(path, "score", fr.float32(), np.arange(N, dtype=np.float32))
     with fr.Reader(path) as reader:
         column = reader.column("score")
         assert not column.flags.owndata
@@ -107,8 +107,8 @@ def test_a_column_of_numbers_is_one_view_of_the_file_after_it_was_added(path: Pa
 def test_a_memory_mapped_array_and_a_tensor_are_values(path: Path, tmp_path: Path) -> None:
     values = embeddings(width=7)
     np.save(tmp_path / "values.npy", values)
-    fr.add_field(path, "mapped", fr.array("float32", (7,)), np.load(tmp_path / "values.npy", mmap_mode="r"))
-    fr.add_field(path, "tensor", fr.array("bfloat16", (7,)), torch.from_numpy(values).to(torch.bfloat16))
+    fr.files.add_field(path, "mapped", fr.array("float32", (7,)), np.load(tmp_path / "values.npy", mmap_mode="r"))
+    fr.files.add_field(path, "tensor", fr.array("bfloat16", (7,)), torch.from_numpy(values).to(torch.bfloat16))
     with fr.Reader(path) as reader:
         batch = reader.read_batch(range(N))
         np.testing.assert_array_equal(batch["mapped"], values)
@@ -168,7 +168,7 @@ def test_a_wrong_number_of_values_is_refused_and_the_file_is_as_it_was(path: Pat
     else:
         message = rf"x\.frec: field \"new\" was not added: {N - count} of the 20 records have no value"
     with pytest.raises(fr.SchemaError, match=message):
-        fr.add_field(path, "new", fr.int64(), values if sized else iter(values))
+        fr.files.add_field(path, "new", fr.int64(), values if sized else iter(values))
     assert_as_before(path, before)
 
 
@@ -190,16 +190,16 @@ def test_a_value_that_does_not_fit_names_its_record_and_the_file_is_as_it_was(
     before = path.read_bytes()
     good = {"int64": 1, "int8": 1, "string": "text", "image": encode(1), "array": np.zeros(3, np.float32)}[kind.name]
     with pytest.raises(fr.SchemaError, match=r"x\.frec: record 13, field new: "):
-        fr.add_field(path, "new", kind, (bad if i == 13 else good for i in range(N)))
+        fr.files.add_field(path, "new", kind, (bad if i == 13 else good for i in range(N)))
     assert_as_before(path, before)
 
 
 def test_an_array_of_another_dtype_is_refused_and_the_file_is_as_it_was(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(fr.SchemaError, match=r"x\.frec: record 0, field new: float32 values are wanted, not float64"):
-        fr.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 4)))
+        fr.files.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 4)))
     with pytest.raises(fr.SchemaError, match=r"x\.frec: record 0, field new: an array of shape \(20, 5\)"):
-        fr.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 5), np.float32))
+        fr.files.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 5), np.float32))
     assert_as_before(path, before)
 
 
@@ -207,9 +207,9 @@ def test_a_name_that_is_there_is_refused_with_the_way_out(path: Path) -> None:
     before = path.read_bytes()
     message = r"field \"label\" cannot be added: the file already has it; add the new values as \"label_v2\""
     with pytest.raises(fr.SchemaError, match=message):
-        fr.add_field(path, "label", fr.int64(), range(N))
+        fr.files.add_field(path, "label", fr.int64(), range(N))
     with pytest.raises(fr.SchemaError, match="no dot and no NUL"):
-        fr.add_field(path, "label.v2", fr.int64(), range(N))
+        fr.files.add_field(path, "label.v2", fr.int64(), range(N))
     assert_as_before(path, before)
 
 
@@ -218,7 +218,7 @@ def test_a_name_that_is_there_is_refused_with_the_way_out(path: Path) -> None:
 )
 def test_a_single_value_is_not_taken_for_many(path: Path, values: Any) -> None:
     with pytest.raises(TypeError, match="values are one for each record"):
-        fr.add_field(path, "new", fr.string(), values)
+        fr.files.add_field(path, "new", fr.string(), values)
 
 
 def test_an_exception_of_the_values_or_of_the_progress_leaves_the_file_as_it_was(path: Path) -> None:
@@ -233,15 +233,17 @@ def test_an_exception_of_the_values_or_of_the_progress_leaves_the_file_as_it_was
         raise KeyboardInterrupt
 
     with pytest.raises(ZeroDivisionError):
-        fr.add_field(path, "new", fr.int64(), values())
+        fr.files.add_field(path, "new", fr.int64(), values())
     with pytest.raises(KeyboardInterrupt):
-        fr.add_field(path, "new", fr.int64(), range(N), progress=progress)
+        fr.files.add_field(path, "new", fr.int64(), range(N), progress=progress)
     assert_as_before(path, before)
 
 
 def test_progress_counts_records(tmp_path: Path) -> None:
     path, calls = labels(tmp_path / "x.frec", 2500), []
-    fr.add_field(path, "new", fr.int64(), iter(range(2500)), progress=lambda done, total: calls.append((done, total)))
+    fr.files.add_field(
+        path, "new", fr.int64(), iter(range(2500)), progress=lambda done, total: calls.append((done, total))
+    )
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
     assert calls[-1] == (2500, 2500)
     assert len(calls) > 1
@@ -286,7 +288,7 @@ def test_a_filler_that_is_left_by_an_exception_drops_its_field_and_the_writer_go
 def test_a_reader_and_a_data_set_keep_their_snapshot_until_they_refresh(images: Path) -> None:
     reader, dataset = fr.Reader(images), fr.FastRecordDataset(images)
     known, pickled = reader.schema, pickle.dumps(dataset)
-    fr.add_field(images, "score", fr.float64(), np.arange(12.0))
+    fr.files.add_field(images, "score", fr.float64(), np.arange(12.0))
     assert reader.schema == known
     assert "score" not in reader[0]
     for old in (dataset, pickle.loads(pickled)):
@@ -302,13 +304,13 @@ def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
     with fr.Writer(path, {"label": fr.int64()}, complete=False) as writer:
         writer.append({"label": 1})
-    fr.add_field(path, "new", fr.int64(), [1])
+    fr.files.add_field(path, "new", fr.int64(), [1])
     assert not fr.Reader(path).complete
 
 
 def test_a_field_of_a_file_without_records_needs_no_values(tmp_path: Path) -> None:
     path = labels(tmp_path / "x.frec", 0)
-    fr.add_field(path, "new", fr.array("float32", (3,)), np.zeros((0, 3), np.float32))
+    fr.files.add_field(path, "new", fr.array("float32", (3,)), np.zeros((0, 3), np.float32))
     with fr.Writer(path, mode="a") as writer:
         writer.append({"label": 1, "key": "", "new": np.ones(3, np.float32)})
     assert fr.Reader(path)[0]["new"].tolist() == [1, 1, 1]
@@ -316,26 +318,26 @@ def test_a_field_of_a_file_without_records_needs_no_values(tmp_path: Path) -> No
 
 def test_a_writer_at_work_keeps_others_from_adding_a_field(path: Path) -> None:
     with fr.Writer(path, mode="a"), pytest.raises(fr.LockedError):
-        fr.add_field(path, "new", fr.int64(), range(N))
+        fr.files.add_field(path, "new", fr.int64(), range(N))
 
 
 def test_a_dropped_field_is_gone_and_can_be_added_again(path: Path) -> None:
-    fr.add_field(path, "new", fr.int64(), range(N))
+    fr.files.add_field(path, "new", fr.int64(), range(N))
     old = fr.Reader(path)
-    fr.drop_field(path, "new")
+    fr.files.drop_field(path, "new")
     with fr.Reader(path) as reader:
         assert list(reader.schema) == ["label", "key"]
         assert reader.verify()["errors"] == []
     np.testing.assert_array_equal(old.column("new"), np.arange(N))
-    fr.add_field(path, "new", fr.string(), map(str, range(N)))
+    fr.files.add_field(path, "new", fr.string(), map(str, range(N)))
     assert fr.Reader(path)[7] == {"label": 7, "key": "key 7", "new": "7"}
     with pytest.raises(KeyError, match="none"):
-        fr.drop_field(path, "none")
+        fr.files.drop_field(path, "none")
 
 
 def test_files_of_which_one_has_the_field_are_refused_as_one_data_set_by_name(tmp_path: Path) -> None:
     paths = [labels(tmp_path / f"{name}.frec") for name in "ab"]
-    fr.add_field(paths[1], "score", fr.float64(), range(N))
+    fr.files.add_field(paths[1], "score", fr.float64(), range(N))
     with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'score'"):
         fr.FastRecordDataset(paths, fields=["score"])
     with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'score'"):

@@ -226,8 +226,8 @@ def test_appending_leaves_an_interrupted_import_incomplete_until_told(tmp_path: 
     with fr.Writer(path, mode="a") as writer:
         assert not writer.complete
         writer.append(GOOD)
-    fr.add_field(path, "score2", fr.float32(), [1.0, 2.0])
-    fr.drop_field(path, "score2")
+    fr.files.add_field(path, "score2", fr.float32(), [1.0, 2.0])
+    fr.files.drop_field(path, "score2")
     assert not fr.Reader(path).complete
     with fr.Writer(path, mode="a", complete=True):
         pass

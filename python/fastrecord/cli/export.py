@@ -54,14 +54,14 @@ def export(file: str, out: str, quiet: bool, as_json: bool, **options: Any) -> N
 
     DST appears when everything is written. After an error or Ctrl-C it is absent, or with --overwrite the old one.
     """
-    from fastrecord.files.export import check_format, export_records
+    from fastrecord.files.export import check_format, export
 
     try:
         check_format(options["format"], options["shard_size"], options["settings"])
     except ValueError as err:
         raise click.UsageError(str(err)) from err
     with progress_of_total(quiet=quiet, unit=" records") as show:
-        summary = export_records(file, out, progress=show, **options)
+        summary = export(file, out, progress=show, **options)
     if as_json:
         say(json.dumps(summary.to_dict()))
         return

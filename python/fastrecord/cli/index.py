@@ -45,13 +45,13 @@ def index(
 
     Exit status: 0 all files are indexed; 1 an error; 2 wrong usage; 130 Ctrl-C.
     """
-    from fastrecord.files.indexing import index_file
+    from fastrecord.files.indexing import index
 
     failed = False
     for file in files:
         try:
             with progress_of_total(quiet=quiet, unit=" images", desc=file) as show:
-                summary = index_file(file, field=field, rebuild=rebuild, progress=show)
+                summary = index(file, field=field, rebuild=rebuild, progress=show)
         except (FastRecordError, OSError) as err:
             say(f"error: {describe(err)}", err=True)
             failed = True

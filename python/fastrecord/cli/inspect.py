@@ -342,13 +342,13 @@ def extract(file: str, out: str, records: list[range] | None, quiet: bool, as_js
     DIR is created if absent; its other files stay. Checksums are verified. All keys are checked before the first file
     is written: none leads out of DIR, and no link below it is followed. A file gets its name when it is whole.
     """
-    from fastrecord.files.extraction import extract_records
+    from fastrecord.files.extraction import extract
 
     options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
     large: list[str] = []
     with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)
-        summary = extract_records(file, out, records=chosen, progress=show, on_large=large.append, **options)
+        summary = extract(file, out, records=chosen, progress=show, on_large=large.append, **options)
     for message in large:
         say(f"error: {message}", err=True)
     if as_json:

@@ -1,4 +1,4 @@
-"""`export_records`: writes the records of .frec files in a format of other tools."""
+"""`export`: writes the records of .frec files in a format of other tools."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ExportSummary:
         return asdict(self)
 
 
-def export_records(
+def export(
     path: Paths,
     destination: str | os.PathLike[str],
     format: str,  # noqa: A002  the public name
@@ -161,7 +161,7 @@ def check_format(name: str, shard_size: int | None, settings: Mapping[str, str])
     """Return a format, and settings for `Format.create`.
 
     Raises:
-        ValueError, FastRecordError: as `export_records`, for arguments that do not fit the format.
+        ValueError, FastRecordError: as `export`, for arguments that do not fit the format.
     """
     kind = load(name)
     if not kind.writes:

@@ -1,4 +1,4 @@
-"""`extract_records`: writes records back into one file each."""
+"""`extract`: writes records back into one file each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ExtractSummary:
         return asdict(self)
 
 
-def extract_records(
+def extract(
     path: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,

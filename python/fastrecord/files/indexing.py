@@ -1,4 +1,4 @@
-"""`index_file`: adds the crop index to the images of an existing file."""
+"""`index`: adds the crop index to the images of an existing file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class IndexSummary:
         return asdict(self)
 
 
-def index_file(
+def index(
     path: str | os.PathLike[str],
     *,
     field: str | None = None,

@@ -77,7 +77,7 @@ class FolderDestination(Destination):
         if self._labelled and self._classes is None and schema["label"].name != "string":
             raise Code.CANNOT_HOLD.error(
                 "field label: its numbers have no names, which the folders would have: name them with "
-                "`fastrecord.set_metadata(path, classes=[...])`, or `--drop label`"
+                "`fastrecord.files.set_metadata(path, classes=[...])`, or `--drop label`"
             )
         for name in (self._classes or ()) if self._labelled else ():
             _check_class(name, f"class {shown(name)}")

@@ -233,7 +233,7 @@ def _append(part: Part, listing: Listing, schema: Schema, settings: Settings, fa
             if not isinstance(kept.get(name, []), list):
                 raise Code.NOT_PACKED.error(
                     f"{part.path}: metadata {name!r} is not the list that `fastrecord pack` keeps there: give it "
-                    f"another name, or remove it with fastrecord.set_metadata(path, {name}=None)"
+                    f"another name, or remove it with fastrecord.files.set_metadata(path, {name}=None)"
                 )
     target = Target(None, classes, labels, 0, records, records, kept=kept, source=_source(listing), settings=settings)
     target.writer = reopen(part.path, records)

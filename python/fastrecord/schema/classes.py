@@ -81,7 +81,7 @@ def merge_classes(
         known = f"class names in {_some(having)}" if having else "class names by classes="
         raise Code.NO_CLASSES.error(
             f"labels cannot be matched: {known}, but none in {_some([readers[at] for at in without])}: pack again with "
-            "`fastrecord pack --classes-from`, or name them with fastrecord.set_metadata(path, classes=[...])"
+            "`fastrecord pack --classes-from`, or name them with fastrecord.files.set_metadata(path, classes=[...])"
         )
     numbers = {name: number for number, name in enumerate(classes or ())}
     # Shards of one manifest share a list.

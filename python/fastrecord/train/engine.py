@@ -225,7 +225,7 @@ class _Run:
         if not train_set.classes:
             self._say(
                 f"{train_set.root} names no classes: {len(self.classes)} are taken from its labels, 0 to "
-                f"{len(self.classes) - 1}; fr.set_metadata(path, classes=[...]) names them"
+                f"{len(self.classes) - 1}; fr.files.set_metadata(path, classes=[...]) names them"
             )
         if len(self.classes) == 1:
             self._say("all records are of one class: there is nothing to learn")

@@ -25,7 +25,7 @@ def class_names(dataset: FastRecordDataset) -> list[str]:
     largest = int(dataset.targets.max())
     if largest >= max(_UNNAMED, len(dataset)):
         found = f"{dataset.root} names no classes, and has the label {largest} in {len(dataset)} records"
-        way_out = "number the classes from 0, or name them by fr.set_metadata(path, classes=[...])"
+        way_out = "number the classes from 0, or name them by fr.files.set_metadata(path, classes=[...])"
         raise TrainError(Code.NO_CLASSES.text(f"{found}: {way_out}"))
     return [str(label) for label in range(largest + 1)]
 

@@ -32,7 +32,7 @@ def test_packing_an_export_gives_the_same_records(tmp_path: Path) -> None:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(picture(number))
     fr.pack_folder(source, tmp_path / "a.frec")
-    summary = fr.export_records(tmp_path / "a.frec", tmp_path / "out", "folder")
+    summary = fr.export(tmp_path / "a.frec", tmp_path / "out", "folder")
     assert (summary.records, summary.files) == (5, 5)
     assert files(tmp_path / "out") == files(source)
     fr.pack_folder(tmp_path / "out", tmp_path / "b.frec")
@@ -45,7 +45,7 @@ def test_packing_an_export_gives_the_same_records(tmp_path: Path) -> None:
 
 def test_torchvision_reads_the_classes_of_keys_without_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.frec", ["x", "y.jpg", "cat/z"], [0, 2, 0], ["cat", "dog", "owl"])
-    fr.export_records(tmp_path / "a.frec", tmp_path / "out", "folder")
+    fr.export(tmp_path / "a.frec", tmp_path / "out", "folder")
     assert files(tmp_path / "out") == {
         "cat/x.jpg": picture(0),
         "cat/z.jpg": picture(2),
@@ -58,15 +58,15 @@ def test_torchvision_reads_the_classes_of_keys_without_folders(tmp_path: Path) -
 
 def test_records_without_keys_or_labels_are_numbered(tmp_path: Path) -> None:
     write(tmp_path / "a.frec", ["x", "y"], [1, 1], ["cat", "dog"])
-    fr.export_records(tmp_path / "a.frec", tmp_path / "one", "folder", drop=["key"])
+    fr.export(tmp_path / "a.frec", tmp_path / "one", "folder", drop=["key"])
     assert files(tmp_path / "one") == {"dog/000000000.jpg": picture(0), "dog/000000001.jpg": picture(1)}
-    fr.export_records(tmp_path / "a.frec", tmp_path / "two", "folder", drop=["key", "label"])
+    fr.export(tmp_path / "a.frec", tmp_path / "two", "folder", drop=["key", "label"])
     assert list(files(tmp_path / "two")) == ["000000000.jpg", "000000001.jpg"]
 
 
 def test_labels_that_are_strings_name_folders(tmp_path: Path) -> None:
     write(tmp_path / "a.frec", ["x", "y"], ["b", "a"], None, label=fr.string())
-    fr.export_records(tmp_path / "a.frec", tmp_path / "out", "folder")
+    fr.export(tmp_path / "a.frec", tmp_path / "out", "folder")
     assert list(files(tmp_path / "out")) == ["a/y.jpg", "b/x.jpg"]
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_a_file_is_an_error_that_leaves_nothing(
 ) -> None:
     write(tmp_path / "a.frec", keys, labels, classes)
     with pytest.raises(FastRecordError, match=message):
-        fr.export_records(tmp_path / "a.frec", tmp_path / "out", "folder")
+        fr.export(tmp_path / "a.frec", tmp_path / "out", "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["a.frec"]
 
 

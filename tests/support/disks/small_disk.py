@@ -164,12 +164,12 @@ def add_field(disk: Path, _work: Path) -> None:
     before, ballast = rows(out), Ballast(disk)
     size = out.stat().st_size
     with pytest.raises(OSError, match=FULL) as caught:
-        fr.add_field(out, "vector", fr.array("float32", (1000,)), vectors)
+        fr.files.add_field(out, "vector", fr.array("float32", (1000,)), vectors)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(out))
     assert "the file is good up to its last commit (300 records); make room" in caught.value.__notes__[0]
     assert (rows(out), out.stat().st_size) == (before, size)
     ballast.remove()
-    fr.add_field(out, "vector", fr.array("float32", (1000,)), vectors)
+    fr.files.add_field(out, "vector", fr.array("float32", (1000,)), vectors)
     assert rows(out) == before
     with fr.Reader(out) as reader:
         assert np.array_equal(reader.read_batch(range(300))["vector"], vectors)
@@ -221,8 +221,8 @@ def select(disk: Path, work: Path) -> None:
 def split_at_the_last_page(disk: Path, work: Path) -> None:
     source = write_rows(work / "in.frec", 60, largest=2_000)
     names = [f"out-{i:05d}-of-00003.frec" for i in range(3)]
-    fr.split(source, work / "out.frec", shards=3)
-    at_each_size(disk, names, work, rows, lambda: fr.split(source, disk / "out.frec", shards=3, overwrite=True))
+    fr.files.split(source, work / "out.frec", shards=3)
+    at_each_size(disk, names, work, rows, lambda: fr.files.split(source, disk / "out.frec", shards=3, overwrite=True))
 
 
 def at_each_size(

@@ -111,7 +111,7 @@ class Writes:
         self._now = found
         if not self._data.exists():
             return
-        cleaned = fr.clean_manifest(self._data)
+        cleaned = fr.files.clean_manifest(self._data)
         self.counts["leftovers removed"] += len(cleaned)
         if left := [each.message for each in cleaned if each.kind == "left"]:
             self.failures.append(f"{what}: {left}")

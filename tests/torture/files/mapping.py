@@ -201,7 +201,7 @@ def run(count: int) -> Outcome:
         folder = Path(name)
         for first, file in ((0, "whole.frec"), (1, "other.frec")):
             write(folder / file, first)
-            fr.add_field(folder / file, "image", fr.image(), [encode(first + i % 20) for i in range(COUNT)])
+            fr.files.add_field(folder / file, "image", fr.image(), [encode(first + i % 20) for i in range(COUNT)])
         child = Child()
         for number in tqdm(range(count), disable=None):
             what, wrong = trial(child, folder, number, seed)

@@ -96,13 +96,13 @@ class _Round:
         assert len(names) == 3, names
         self._read(self._url)
         here = self._folder / "copy"
-        fr.copy(self._url, here, store_options=self._options)
+        fr.files.copy(self._url, here, store_options=self._options)
         sibling = f"{self._url[:-1]}#copy?%23"
-        fr.copy(here, sibling, store_options=self._options)
+        fr.files.copy(here, sibling, store_options=self._options)
         assert self._only_below(sibling) == names
         self._read(sibling)
         shutil.rmtree(here)
-        assert fr.check_manifest(sibling, store_options=self._options) == []
+        assert fr.files.check_manifest(sibling, store_options=self._options) == []
         if self._number % 3 == 0:
             mine = {f"{self._key(self._url)}{name}" for name in names}
             self._seen = {key: tag for key, tag in self._seen.items() if key not in mine}

@@ -42,7 +42,7 @@ def _write(folder: Path, shards: int) -> None:
         with fr.Writer(folder / f"{shard:02}.frec", fr.Schema({"data": fr.bytes_(), "row": fr.int64()})) as writer:
             for row in range(shard * _EACH, (shard + 1) * _EACH):
                 writer.append({"data": _value(row), "row": row})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
 
 
 def _read(url: str, cache: str, size: int, seed: str) -> Counter[str]:

@@ -100,7 +100,7 @@ class _Sends(_Job):
 
     def once(self, here: Path, url: str) -> None:
         del here  # the copy is in the store
-        fr.copy(self._src, url, store_options=self.options)
+        fr.files.copy(self._src, url, store_options=self.options)
 
     def look(self, here: Path, url: str) -> None:
         del here
@@ -119,7 +119,7 @@ class _Fetches(_Job):
 
     def once(self, here: Path, url: str) -> None:
         del url
-        fr.copy(self._url, here / "back", store_options=self.options)
+        fr.files.copy(self._url, here / "back", store_options=self.options)
 
     def look(self, here: Path, url: str) -> None:
         del url
@@ -153,7 +153,7 @@ class _Packs(_Job):
 
     def look(self, here: Path, url: str) -> None:
         back = here / "back"
-        summary = fr.copy(url, back, store_options=self.options)
+        summary = fr.files.copy(url, back, store_options=self.options)
         if summary.shards != 2:
             raise AssertionError(f"{summary.shards} shards")
         found = [row for path in sorted(back.glob("*.frec")) for row in records(path)]
@@ -208,7 +208,7 @@ def _write(folder: Path) -> None:
         with fr.Writer(folder / f"train-{shard:05}-of-{_SHARDS:05}.frec", _SCHEMA) as writer:
             for number in range(shard * _EACH, (shard + 1) * _EACH):
                 writer.append({"number": number, "data": _data(number)})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
 
 
 def _kth(server: Server, kind: str, k: int) -> Callable[[], None]:

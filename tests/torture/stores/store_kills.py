@@ -279,7 +279,7 @@ class _Sends(_Story):
             for number in range(200):
                 value = random.Random(number).randbytes(110_000)
                 writer.append({"number": number, "data": value, "pixels": victims.pixels(number)})
-        fr.write_manifest(self._whole)
+        fr.files.write_manifest(self._whole)
         self._count = 0
 
     def once(self, here: Path) -> None:
@@ -290,7 +290,7 @@ class _Sends(_Story):
         url = f"s3://bucket/{name}"
         old = self.stage.folder / "train"
         if self.stage.rng.random() < 0.5:
-            fr.copy(old, url, store_options=store.options)
+            fr.files.copy(old, url, store_options=store.options)
         for _ in range(self.stage.rounds()):
             for survivor in self.kill_some([self.stage.start(victims.send, str(self._whole), url, store.options)]):
                 survivor.end()

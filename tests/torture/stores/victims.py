@@ -70,7 +70,7 @@ def write_shards(folder: Path, generation: int = 0) -> None:
         with fr.Writer(folder / f"train-{shard:05}-of-{SHARDS:05}.frec", SCHEMA) as writer:
             for number in range(shard * EACH, (shard + 1) * EACH):
                 writer.append({"number": number, "data": data(number, generation), "pixels": pixels(number)})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
 
 
 def check(numbers: Iterable[int], values: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -157,4 +157,4 @@ def pack(conn: Connection, src: str, url: str, staging: str, options: Mapping[st
 def send(conn: Connection, src: str, dst: str, options: Mapping[str, Any]) -> None:
     """Copy a data set to a store, or from there."""
     conn.send(None)
-    fr.copy(src, dst, overwrite=True, store_options=options)
+    fr.files.copy(src, dst, overwrite=True, store_options=options)

@@ -35,7 +35,7 @@ def open_datasets(config: TrainConfig) -> tuple[FastRecordDataset, FastRecordDat
     val = _open(config.val, config, training=False)
     if bool(train.classes) != bool(val.classes):
         named, other = (config.train, config.val) if train.classes else (config.val, config.train)
-        way_out = "pack the second with --classes-from, or name them by fr.set_metadata(path, classes=[...])"
+        way_out = "pack the second with --classes-from, or name them by fr.files.set_metadata(path, classes=[...])"
         raise TrainError(Code.NO_CLASSES.text(f"{_name(named)} names classes and {_name(other)} does not: {way_out}"))
     if not train.classes:
         check_labels(val, len(class_names(train)), name=_name(config.val))
