@@ -101,7 +101,7 @@ def run(bench: Bench, settings: Sequence[Setting] = SETTINGS, records: int | Non
 
 def handing_over(bench: Bench, batch: int = 64, pixels: int = 224, count: int = 50) -> None:
     """Add what it costs to get a batch from a thread, and from another process over ZeroMQ."""
-    settings = {"batch": batch, "pixels": pixels}
+    settings: dict[str, Any] = {"batch": batch, "pixels": pixels}
     target = "benches.support.transport:Transport"
     with bench.contest([Contender(kind, target, {"kind": kind, **settings}) for kind in KINDS]) as contest:
         answers = contest.rounds("receive", rounds=bench.rounds, warm_up=1, arguments=lambda _: {"count": count})

@@ -15,6 +15,7 @@ import fastrecord as fr
 from fastrecord.inspect.cache_plan import plan_cache_on_paper
 from fastrecord.inspect.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.node import plan_cache
 from tests.support import arrays
 from tests.support.commands import failed, good
 
@@ -31,7 +32,7 @@ def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) ->
     cache = int(share * N * SIZE / nodes)
     # Without affinity, what no epoch has needed for long is known only after some of them.
     epochs = 3 if affinity or nodes == 1 else 6
-    return sampler.plan_cache(data, cache_size=cache, nodes=nodes, epochs=epochs), cache
+    return plan_cache(sampler, data, cache_size=cache, nodes=nodes, epochs=epochs), cache
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.6, 1.2])
@@ -73,13 +74,13 @@ def test_blocks_need_a_window_and_then_every_byte_comes_once_an_epoch() -> None:
     data = Records(N)
     sampler = FastRecordBatchSampler(data, 128, shuffle=fr.Blocks(records=16, window=16))
     window, step = 256 * SIZE, 128 * SIZE
-    least = sampler.plan_cache(data, cache_size=None, epochs=2).least_cache_bytes
+    least = plan_cache(sampler, data, cache_size=None, epochs=2).least_cache_bytes
     assert window <= least <= window + step
-    plan = sampler.plan_cache(data, cache_size=least, epochs=3)
+    plan = plan_cache(sampler, data, cache_size=least, epochs=3)
     assert max(plan.bytes) <= N * SIZE
     assert 0.95 * N / 16 <= plan.requests[0] <= N / 16  # one for each block, or for neighbours
     with pytest.raises(ValueError, match=f"at least {least:,} bytes"):
-        sampler.plan_cache(data, cache_size=least - 1, epochs=3)
+        plan_cache(sampler, data, cache_size=least - 1, epochs=3)
 
 
 def test_five_billion_images_are_planned_without_listing_them() -> None:
@@ -97,21 +98,21 @@ def test_a_data_set_plans_its_caches(tmp_path: Path) -> None:
     sampler = fr.FastRecordBatchSampler(data, 64)
     sizes = data.record_bytes()
     assert sizes.tolist() == list(range(1, 500))
-    plan = data.plan_cache(sampler, cache_size="60kB", epochs=2)
+    plan = plan_cache(sampler, data, cache_size="60kB", epochs=2)
     assert plan.cache_bytes == 60_000
     assert plan.bytes[0] == sizes.sum() > plan.bytes[1]
     assert plan.best_bytes[1] <= plan.bytes[1] <= 1.02 * plan.best_bytes[1] + 64 * 2 * 600
-    assert data.plan_cache(sampler, cache_size=None, epochs=2).bytes[1] == 0
+    assert plan_cache(sampler, data, cache_size=None, epochs=2).bytes[1] == 0
     half = data.subset(slice(0, None, 2))
     with pytest.raises(ValueError, match="make it of this data set"):
-        half.plan_cache(sampler, cache_size="60kB")
-    of_half = half.plan_cache(fr.FastRecordBatchSampler(half, 64), cache_size=None, epochs=1)
+        plan_cache(sampler, half, cache_size="60kB")
+    of_half = plan_cache(fr.FastRecordBatchSampler(half, 64), half, cache_size=None, epochs=1)
     assert of_half.bytes[0] == sizes[::2].sum()
     for wrong, words in ((0, "from 1 to"), ("60 kilos", "500GiB"), (True, "not a bool")):
         with pytest.raises((TypeError, ValueError), match=words):
-            data.plan_cache(sampler, cache_size=wrong)
+            plan_cache(sampler, data, cache_size=wrong)
     with pytest.raises(ValueError, match="nodes divides ranks"):
-        data.plan_cache(sampler, cache_size=None, nodes=2, ranks=3)
+        plan_cache(sampler, data, cache_size=None, nodes=2, ranks=3)
 
 
 def test_the_command_prints_bytes_requests_and_the_least_cache() -> None:

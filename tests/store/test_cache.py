@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache
-from fastrecord.store.requests import Answer
 from tests.store.conftest import BYTES, Data, assert_once, payload
 from tests.support.machines.stores import Server
 

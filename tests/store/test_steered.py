@@ -18,6 +18,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.loader.steered import can_steer
+from fastrecord.sampler.node import plan_cache
 from fastrecord.store import ranks
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
@@ -84,7 +85,7 @@ def test_epochs_download_what_was_planned(
     monkeypatch.setattr(Cache, "_make_room", no_other_rule)
     dataset = _dataset(server, stored, tmp_path / "cache")
     # The plan is for values; heads take the rest of the cache, and come now.
-    plan = dataset.plan_cache(_sampler(dataset, shuffle), cache_size=_LIMIT - _KEPT, epochs=_EPOCHS)
+    plan = plan_cache(_sampler(dataset, shuffle), dataset, cache_size=_LIMIT - _KEPT, epochs=_EPOCHS)
     loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, shuffle))
     came = [0]
     for _ in range(_EPOCHS):
@@ -114,7 +115,7 @@ def test_a_resumed_epoch_goes_on_with_what_is_in_the_cache(server: Server, store
 def test_a_cache_that_is_too_small_for_a_plan_is_used_without(server: Server, stored: Data, tmp_path: Path) -> None:
     dataset = _dataset(server, stored, tmp_path / "cache", _KEPT + 300_000)
     with pytest.raises(ValueError, match="too small"):
-        dataset.plan_cache(_sampler(dataset, False), cache_size=300_000)
+        plan_cache(_sampler(dataset, False), dataset, cache_size=300_000)
     batches = iter(fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, False)))
     for start in (0, 6, 12):
         assert _records(next(batches)) == list(range(start, start + 6))
@@ -258,7 +259,7 @@ def test_all_ranks_of_a_node_download_what_was_planned_for_it(
         )
         for rank in range(ranks)
     ]
-    plan = datasets[0].plan_cache(samplers[0], cache_size=_LIMIT - _KEPT, epochs=epochs, nodes=nodes)
+    plan = plan_cache(samplers[0], datasets[0], cache_size=_LIMIT - _KEPT, epochs=epochs, nodes=nodes)
     assert min(map(min, plan.bytes_per_node)) > 0
     seen: list[list[list[int]]] = [[] for _ in range(ranks)]
     asked: list[list[Request]] = []
@@ -341,7 +342,7 @@ def test_two_processes_download_what_was_planned_for_their_node(server: Server, 
         came += int(out)
     dataset = _dataset(server, stored, tmp_path / "other")
     sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=0, world_size=2)
-    plan = dataset.plan_cache(sampler, cache_size=_LIMIT - _KEPT, epochs=2)
+    plan = plan_cache(sampler, dataset, cache_size=_LIMIT - _KEPT, epochs=2)
     assert came == sum(plan.bytes) + _KEPT
 
 

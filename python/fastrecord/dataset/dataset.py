@@ -23,10 +23,9 @@ from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
 from fastrecord.store.address import Url
-from fastrecord.store.plan import CachePlan
 
 if TYPE_CHECKING:
-    from fastrecord.dataset.mix import Mixture
+    from fastrecord.dataset.mixture import Mixture
     from fastrecord.store.supply import Remote
 
 _CHUNK = 4096
@@ -268,40 +267,6 @@ class FastRecordDataset(Dataset[Any]):
             SchemaError: no such field.
         """
         return [self._of(part) for part in self.selection.split(parts, seed, stratify)]
-
-    def plan_cache(
-        self,
-        sampler: Any,
-        *,
-        cache_size: int | str | None,
-        epochs: int = 3,
-        nodes: int | None = None,
-        ranks: int | None = None,
-    ) -> CachePlan:
-        """Return what the caches of the nodes will download in each epoch, from empty ones on.
-
-        A cache knows the order of all epochs beforehand, and gives up first what is needed again
-        last (docs/scale.md). The plan is computed by the code that later decides: for 1.28 million
-        records in some seconds an epoch. It reads the sizes of all records, so it opens every
-        shard. `fastrecord plan --cache` estimates without a data set.
-
-        Args:
-            sampler: The FastRecordBatchSampler of this data set, of any rank.
-            cache_size: Bytes of a node's cache, or text such as "500GiB"; None: without limit.
-            epochs: Epochs to plan, from 0 on.
-            nodes: Number of nodes, each with a cache of its own. Default: the sampler's with an
-                affinity, else 1.
-            ranks: Number of ranks on all nodes. Default: the sampler's world size. The global
-                batches are the sampler's in any case.
-
-        Raises:
-            ValueError: the cache is too small for what a step needs at once (the error names the
-                least size), `nodes` does not divide `ranks`, or `ranks` not the global batch size;
-                the sampler is for other records.
-            TypeError: an argument has another type.
-        """
-        found: CachePlan = sampler.plan_cache(self, cache_size=cache_size, epochs=epochs, nodes=nodes, ranks=ranks)
-        return found
 
     def record_bytes(self) -> NDArray[np.int64]:
         """Return the bytes that a sample reads of each record, as they are stored, int64 (rows,).

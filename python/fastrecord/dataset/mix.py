@@ -5,28 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
 from fastrecord.dataset.dataset import FastRecordDataset, concat
+from fastrecord.dataset.mixture import Mixture
 
 # The largest sum of the whole numbers that shares become.
 _MOST = 1 << 16
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """How draws are divided among the sources of a mix.
-
-    Attributes:
-        ends: For each source, the records up to its end.
-        shares: For each source, the sum of the shares up to and including its own, in whole numbers.
-    """
-
-    ends: tuple[int, ...]
-    shares: tuple[int, ...]
 
 
 def mix(shares: Mapping[str | os.PathLike[str] | FastRecordDataset, float], **options: Any) -> FastRecordDataset:

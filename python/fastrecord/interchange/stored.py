@@ -15,7 +15,8 @@ from typing import Any
 from fastrecord.errors import Code
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import PART, Answer, Store, submit
+from fastrecord.store.answer import Answer
+from fastrecord.store.requests import PART, Store, submit
 
 _HUB = "hf://"
 # Bucket or server -> the options that a caller has given for it.

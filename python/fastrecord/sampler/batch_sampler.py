@@ -22,11 +22,9 @@ from fastrecord.fixed import Fixed
 from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
 from fastrecord.sampler.draws import make_draw
-from fastrecord.sampler.node import plan_cache
 from fastrecord.sampler.read_ahead import ReadAhead
 from fastrecord.sampler.shares import Epoch, Shares
 from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail, files_of
-from fastrecord.store.plan import CachePlan
 
 
 def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
@@ -333,27 +331,6 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             rows=lambda positions: self._at(positions, epoch),
             blocks=None if blocks is None else (self._block_order(blocks, epoch), blocks.records or 1),
         )
-
-    def plan_cache(
-        self,
-        data: Sized,
-        *,
-        cache_size: int | str | None,
-        epochs: int = 3,
-        nodes: int | None = None,
-        ranks: int | None = None,
-    ) -> CachePlan:
-        """Return what the nodes' caches will download; see `FastRecordDataset.plan_cache`.
-
-        Args:
-            data: The FastRecordDataset that the sampler was made for.
-            cache_size: Bytes of a node's cache, or None.
-            epochs: Epochs to plan.
-            nodes: Number of nodes.
-            ranks: Number of ranks on all nodes.
-        """
-        self.check_data(data)
-        return plan_cache(self, data, cache_size=cache_size, epochs=epochs, nodes=nodes, ranks=ranks)
 
     def check_data(self, data: Sized) -> None:
         """Refuse a data set with other records than the sampler's.

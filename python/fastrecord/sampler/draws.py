@@ -16,7 +16,7 @@ from fastrecord.checks import digest
 
 if TYPE_CHECKING:
     from fastrecord.dataset.dataset import FastRecordDataset
-    from fastrecord.dataset.mix import Mixture
+    from fastrecord.dataset.mixture import Mixture
 
 
 class Draw(Protocol):

@@ -30,6 +30,7 @@ from fastrecord._core import FastRecordError, crc32c
 from fastrecord.errors import Code
 from fastrecord.store import ranks
 from fastrecord.store.address import Url
+from fastrecord.store.answer import Answer
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
@@ -44,7 +45,7 @@ from fastrecord.store.marks import (
     remove,
     write_whole,
 )
-from fastrecord.store.requests import PAGE, Answer, Store
+from fastrecord.store.requests import PAGE, Store
 
 _STATE = "fastrecord-cache"
 _MARKS = ".frec.parts"

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from fastrecord.ending import close_at_exit
-from fastrecord.store.requests import Answer
+from fastrecord.store.answer import Answer
 
 
 class Helper:

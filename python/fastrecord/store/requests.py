@@ -31,6 +31,7 @@ from fastrecord._core import FastRecordError, allocate
 from fastrecord.errors import Code
 from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
+from fastrecord.store.answer import Answer
 from fastrecord.store.credentials import with_credentials
 from fastrecord.store.failures import NO_STORE, ShortError, is_missing, refusal, said, status_of
 from fastrecord.store.threads import Threads
@@ -56,21 +57,6 @@ _LONGEST_PAUSE = 15.0
 _NO_LIMIT = timedelta(days=365)
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Bytes of an object.
-
-    Attributes:
-        data: The bytes asked for; fewer where the object ends.
-        size: Bytes of the whole object.
-        etag: What changes when the object is replaced; None if the store has no such thing.
-    """
-
-    data: Any
-    size: int
-    etag: str | None
 
 
 @dataclass(frozen=True)

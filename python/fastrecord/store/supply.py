@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader, open_shard, set_place, side_kinds, supply_of
 from fastrecord.errors import Code
+from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
 from fastrecord.store.marks import Part
-from fastrecord.store.requests import Answer, Store
+from fastrecord.store.requests import Store
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
