@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import example_names
 from fastrecord.errors import Code
-from fastrecord.formats.tfrecord import TFRecordDestination, TFRecordFormat, TFRecordSource
+from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat, TFRecordSource
 from fastrecord.interchange.destination import Destination
 from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Format, Found, Setting
@@ -34,7 +34,6 @@ _SIGNATURE = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091ba
 # Names of shards by TensorFlow Datasets end in numbers.
 _NAME = re.compile(r".+\.array_?record(-\d+-of-\d+)?")
 _FIELD = "record"
-_Run = tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]
 
 
 class ArrayRecordFormat(TFRecordFormat):
@@ -159,7 +158,7 @@ class _Examples(TFRecordSource):
         """Return the number of records."""
         return sum(file.count for file in self._files)
 
-    def _runs(self, start: int) -> Iterator[_Run]:
+    def _runs(self, start: int) -> Iterator[Run]:
         for at, number in self.shards(start):
             for first, found, bad in self._files[at].runs(max(start - number, 0)):
                 yield number + first, *_joined([each or b"" for each in found]), bad

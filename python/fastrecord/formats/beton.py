@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastrecord.errors import Code
-from fastrecord.interchange.files.chunks import usual_renames
 from fastrecord.interchange.format import Format, Found
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.infer import renamed
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField, converted
 from fastrecord.schema import FieldType, array
 
 _HEAD = np.dtype(
@@ -120,11 +121,7 @@ class _Source(Source):
             places, sizes = places[order], sizes[order]
         self._places, self._sizes = places, sizes
         self._find_images()
-        types = {each.name: each.type for each in self._fields}
-        renames = usual_renames(types)
-        self.fields = [
-            SourceField(each.name, each.type, f"field of {each.kind}", renames.get(each.name)) for each in self._fields
-        ]
+        self.fields = renamed([SourceField(each.name, each.type, f"field of {each.kind}") for each in self._fields])
 
     def _find_images(self) -> None:
         """Give fields of raw pixels their type; a field with both becomes images, raw ones as PNG."""
@@ -167,38 +164,28 @@ class _Source(Source):
             }
             total = np.cumsum(sum((sizes for _, sizes, _ in spans.values()), np.zeros(len(rows), np.int64)))
             count = max(int(np.searchsorted(total, ROWS_BYTES, "right")), 1)
-            yield self._run(start, rows[:count], fields, spans)
+            yield from self._run(start, rows[:count], fields, spans)
             start += count
 
-    def _run(self, start: int, rows: Any, fields: Sequence[_Field], spans: Mapping[str, Any]) -> Rows:
+    def _run(self, start: int, rows: Any, fields: Sequence[_Field], spans: Mapping[str, Any]) -> Iterator[Rows]:
         count = len(rows)
         good = np.ones(count, np.bool_)
         bad: dict[int, str] = {}
         for name, (places, sizes, known) in spans.items():
             fits = known[:count] & (places[:count] >= 0) & (places[:count] + sizes[:count] <= self._end)
             for row in np.flatnonzero(good & ~fits).tolist():
-                bad[start + row] = f"{name!r}: its data are not in the file, at byte {places[row]}"
+                bad[start + row] = f"field {name!r}: its data are not in the file, at byte {places[row]}"
             good &= fits
-        columns: dict[str, Any] = {}
+        readers: dict[str, Callable[[int, int], Any]] = {}
         for each in fields:
             if each.kind in ("int", "float"):
-                columns[each.name] = rows[each.name].copy()
+                readers[each.name] = partial(_part, rows[each.name].copy())
                 continue
             places, sizes, _ = spans[each.name]
             views = self._values(np.where(good, places[:count], 0), np.where(good, sizes[:count], 0))
             heads = rows[each.name].tolist() if each.kind == "image" else [()] * count
-            found: list[Any] = []
-            for row, view in enumerate(views):
-                try:
-                    found.append(_value(each, heads[row], view) if good[row] else None)
-                except ValueError as err:
-                    found.append(None)
-                    bad[start + row] = f"{each.name!r}: {err}"
-            columns[each.name] = found
-        if bad:
-            keep = [row for row in range(count) if start + row not in bad]
-            columns = {name: [column[row] for row in keep] for name, column in columns.items()}
-        return Rows(start, count, columns, bad)
+            readers[each.name] = partial(_made, each, heads, views)
+        return converted(start, count, readers, bad)
 
     def _spans(self, field: _Field, rows: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Return where values lie, their sizes, and whether both are known."""
@@ -275,6 +262,14 @@ def _field(row: Any) -> _Field:
         return _Field(name, kind, array(dtype, shape), dtype, tuple(shape))
     except TypeError as err:
         raise ValueError(f"the field {name!r} has {err}") from err
+
+
+def _part(values: Any, first: int, end: int) -> Any:
+    return values[first:end]
+
+
+def _made(field: _Field, heads: Sequence[Any], views: Sequence[memoryview], first: int, end: int) -> list[Any]:
+    return [_value(field, head, view) for head, view in zip(heads[first:end], views[first:end], strict=True)]
 
 
 def _value(field: _Field, head: Sequence[int], data: memoryview) -> Any:

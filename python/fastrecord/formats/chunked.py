@@ -26,7 +26,7 @@ import numpy as np
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, common_type, library
-from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.schema import FieldType
 
@@ -145,7 +145,7 @@ def _open_zarr(path: str, group: str) -> Shard:
     return Shard(path, columns, _metadata(own, inner))
 
 
-def _zarr_column(path: str, name: str, held: Any) -> Column:
+def _zarr_column(path: str, name: str, held: Any) -> Column | FastRecordError:
     if _has_pickles(held.metadata.to_dict()):
         raise Code.PICKLE.error(f"{path}: the chunks of array {name!r} are pickles, which are not run: write it again")
     shape, dtype = held.shape, held.dtype
@@ -159,10 +159,7 @@ def _zarr_column(path: str, name: str, held: Any) -> Column:
             return Column(kind, origin, shape[0], row, partial(_zarr_values, held), held.chunks[0])
     number = number_type(dtype, shape[1:]) if dtype.kind in "biufc" else None
     if number is None:
-        raise Code.SOURCE.error(
-            f"{path}: array {name!r} has values of type {dtype}{list(shape[1:]) or ''}, which a field cannot hold: "
-            "name the other ones with --set arrays=..."
-        )
+        return not_held(path, origin, dtype, shape[1:])
     return Column(number, origin, shape[0], row, partial(_zarr_numbers, held), held.chunks[0])
 
 
@@ -173,7 +170,7 @@ def _zarr_rows(held: Any, start: int, end: int) -> Any:
         raise
     except Exception as err:
         # Codecs have exceptions of their own.
-        raise ArrayError(f"a chunk of {held.path or 'the array'} cannot be read ({type(err).__name__}: {err})") from err
+        raise ValueError(f"a chunk of {held.path or 'the array'} cannot be read ({type(err).__name__}: {err})") from err
 
 
 def _zarr_numbers(held: Any, start: int, end: int) -> Any:
@@ -209,7 +206,7 @@ _LZ4_HEADER = struct.Struct("<8sBiiI")
 
 def _open_n5(path: str, group: str) -> Shard:
     root = os.path.join(path, group)
-    columns: dict[str, Column] = {}
+    columns: dict[str, Column | FastRecordError] = {}
     inner: dict[str, dict[str, Any]] = {}
     own: dict[str, Any] = {}
     for folder, attributes in _walk(root, group):
@@ -219,8 +216,12 @@ def _open_n5(path: str, group: str) -> Shard:
             own |= rest if name == "." else {}
             continue
         name = os.path.basename(os.path.normpath(root)).removesuffix(".n5") if name == "." else name
-        held = _N5Array(folder, attributes, path, name)
         inner[name] = rest
+        try:
+            held = _N5Array(folder, attributes, path, name)
+        except FastRecordError as err:
+            columns[name] = err
+            continue
         kind = number_type(held.dtype, held.shape[1:])
         if kind is not None:
             row = max(math.prod(held.shape[1:]) * held.dtype.itemsize, 1)
@@ -291,11 +292,7 @@ class _N5Array:
             )
 
     def rows(self, start: int, end: int) -> Any:
-        """Return rows, in the byte order of this machine.
-
-        Raises:
-            ArrayError: a block is damaged.
-        """
+        """Return rows, in the byte order of this machine."""
         rows = np.zeros((end - start, *self.shape[1:]), self.dtype.newbyteorder("="))
         if not rows.size:
             return rows
@@ -319,12 +316,12 @@ class _N5Array:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > 2 * _LARGEST_CHUNK:
-                    raise ArrayError(f"{path}: {size:,} bytes are more than a block has")
+                    raise ValueError(f"{path}: {size:,} bytes are more than a block has")
                 data = file.read(size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as err:
-            raise ArrayError(f"{path}: {err.strerror}") from err
+            raise ValueError(f"{path}: {err.strerror}") from err
         dims = len(self.shape)
         try:
             mode, count = struct.unpack_from(">HH", data)
@@ -338,16 +335,16 @@ class _N5Array:
                 or len(shape) != dims
                 or any(a < b or a > c for a, b, c in zip(shape, edges, self.block, strict=True))
             ):
-                raise ArrayError(f"{path}: its header is damaged: mode {mode}, shape {shape}")
+                raise ValueError(f"its header has the mode {mode} and the shape {shape}")
             size = math.prod(shape) * self.dtype.itemsize
             raw = _DECODERS[self._compression["type"]](memoryview(data)[begin:], size, self._compression)
             if len(raw) != size:
-                raise ArrayError(f"{path}: it has {len(raw):,} bytes instead of {size:,}")
+                raise ValueError(f"it has {len(raw):,} bytes instead of {size:,}")
             block = np.frombuffer(raw, self.dtype).reshape(shape)
         except FastRecordError:
             raise
         except (struct.error, zlib.error, lzma.LZMAError, OSError, ValueError, EOFError, RuntimeError) as err:
-            raise ArrayError(f"{path}: it is damaged ({err})") from err
+            raise ValueError(f"{path}: it is damaged ({err})") from err
         return block[tuple(slice(edge) for edge in edges)]
 
 

@@ -12,14 +12,17 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source
-from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard
-from fastrecord.interchange.files.unpickle import plain
+from fastrecord.interchange.arrays import ArraySource, Column, Shard
+from fastrecord.interchange.files.unpickle import PickleError, plain
+from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
 
 _FOLDERS = ("cifar-10-batches-py", "cifar-100-python", "cifar-10-batches-bin", "cifar-100-binary")
@@ -28,6 +31,7 @@ _TEN = re.compile(r"(data_batch_\d+|test_batch)(\.bin)?")
 _PIXELS = 3 * 32 * 32
 _LARGEST = 512 << 20
 _LABEL = FieldType("int64")
+_LABELS = ("label", "fine_label", "coarse_label")
 
 
 class Cifar(Format):
@@ -63,38 +67,47 @@ class Cifar(Format):
         """Open a folder, an archive, or batches."""
         split = settings.get("split", "train")
         sources = [source] if isinstance(source, str) else list(source)
-        batches: list[tuple[_Files, str]] = []
-        for each in sources:
-            batches += [(files, name) for files in [_files(each)] for name in files.batches(split)]
+        batches = [(files, name) for each in sources for files in [_files(each)] for name in files.batches(split)]
         if not batches:
             raise Code.SOURCE.error(f"{sources[0]}: it has no batches of CIFAR for --set split={split}")
         return CifarSource(batches)
 
 
+@dataclass(frozen=True, slots=True)
 class _Files:
     """The files of a folder, of an archive, or one file.
 
-    Args:
+    Attributes:
         path: The folder, archive or file.
         names: The files in it.
         read: Returns the bytes of a file.
         single: Whether it is one batch, whatever the split.
     """
 
-    def __init__(self, path: str, names: Sequence[str], read: Callable[[str], bytes], *, single: bool = False) -> None:
-        self.path, self.names, self.read, self._single = path, names, read, single
+    path: str
+    names: Sequence[str]
+    read: Callable[[str], bytes]
+    single: bool = False
 
     def place(self, name: str) -> str:
         """Return where a file is, for messages."""
-        return self.path if self._single else os.path.join(self.path, name)
+        return self.path if self.single else os.path.join(self.path, name)
 
     def batches(self, split: str) -> list[str]:
         """Return the batches, the ones for training first."""
-        if self._single:
+        if self.single:
             return list(self.names[:1])
-        train = [name for name in sorted(self.names) if re.fullmatch(r"(data_batch_\d+|train)(\.bin)?", name)]
-        test = [name for name in sorted(self.names) if re.fullmatch(r"(test_batch|test)(\.bin)?", name)]
-        return (train if split != "test" else []) + (test if split != "train" else [])
+        kinds = {"train": r"(data_batch_\d+|train)(\.bin)?", "test": r"(test_batch|test)(\.bin)?"}
+        wanted = [kind for each, kind in kinds.items() if split in (each, "all")]
+        return [name for kind in wanted for name in sorted(self.names) if re.fullmatch(kind, name)]
+
+    def plain(self, name: str) -> dict[str, Any]:
+        """Return the dict in a pickle; an empty one if it holds something else."""
+        try:
+            found = plain(self.read(name))
+        except PickleError as err:
+            raise Code.PICKLE.error(f"{self.place(name)}: {err.reason}") from err
+        return {_str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _files(path: str) -> _Files:
@@ -103,44 +116,43 @@ def _files(path: str) -> _Files:
         inner = [name for name in _FOLDERS if name in names]
         if inner and not any(name.startswith("data_batch") for name in names):
             return _files(os.path.join(path, inner[0]))
-        return _Files(path, names, lambda name: _read(os.path.join(path, name)))
+        return _Files(path, names, partial(_read, path))
     with open(path, "rb") as file:
         head = file.read(512)
     if head[:2] == b"\x1f\x8b" or head[257:262] == b"ustar":
-        return _Files(path, [name for name, _ in _members(path)], lambda name: _member(path, name))
+        return _Files(path, _in_archive(path)[0], lambda name: _in_archive(path, name)[1])
     folder, base = os.path.split(path)
     beside = [name for name in os.listdir(folder or ".") if name != base]
-    return _Files(path, [base, *beside], lambda name: _read(os.path.join(folder, name)), single=True)
+    return _Files(path, [base, *beside], partial(_read, folder), single=True)
 
 
-def _read(path: str) -> bytes:
-    size = os.path.getsize(path)
-    if size > _LARGEST:
-        raise Code.SOURCE.error(f"{path}: {size:,} bytes are no batch of CIFAR")
+def _read(folder: str, name: str) -> bytes:
+    path = os.path.join(folder, name)
+    _check_size(path, os.path.getsize(path))
     with open(path, "rb") as file:
         return file.read()
 
 
-def _members(path: str) -> list[tuple[str, int]]:
-    try:
-        with tarfile.open(path) as archive:
-            return [(os.path.basename(each.name), each.size) for each in archive if each.isfile()]
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as err:
-        raise Code.SOURCE.error(f"{path}: the archive is damaged or cut short ({err}): download it again") from err
+def _check_size(place: str, size: int) -> None:
+    if size > _LARGEST:
+        raise Code.SOURCE.error(f"{place}: {size:,} bytes are no batch of CIFAR")
 
 
-def _member(path: str, name: str) -> bytes:
+def _in_archive(path: str, wanted: str = "") -> tuple[list[str], bytes]:
+    """Return the names of the files in an archive up to the one that is wanted, and its contents."""
+    names: list[str] = []
     try:
         with tarfile.open(path) as archive:
             for each in archive:
-                if each.isfile() and os.path.basename(each.name) == name:
-                    file = archive.extractfile(each)
-                    if each.size > _LARGEST or file is None:
-                        raise Code.SOURCE.error(f"{path}: {name}: {each.size:,} bytes are no batch of CIFAR")
-                    return file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as err:
+                file = archive.extractfile(each)
+                if file is not None:
+                    names.append(os.path.basename(each.name))
+                    if names[-1] == wanted:
+                        _check_size(f"{path}: {wanted}", each.size)
+                        return names, file.read()
+    except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error) as err:
         raise Code.SOURCE.error(f"{path}: the archive is damaged or cut short ({err}): download it again") from err
-    raise Code.SOURCE.error(f"{path}: it has no file {name!r}")
+    return names, b""
 
 
 class CifarSource(ArraySource):
@@ -149,76 +161,52 @@ class CifarSource(ArraySource):
     def __init__(self, batches: Sequence[tuple[_Files, str]]) -> None:
         self._loaded: tuple[int, dict[str, Any]] | None = None
         self._batches = batches
-        shards = [self._shard(number) for number in range(len(batches))]
-        super().__init__(shards)
-        files = batches[0][0]
+        super().__init__([self._shard(number) for number in range(len(batches))])
         self.paths = list(dict.fromkeys(files.path if os.path.isfile(files.path) else files.place(name)
                                         for files, name in batches))  # fmt: skip
-        self._places = [files.place(name) for files, name in batches]
-        names = _class_names(files)
-        fine = names.get("fine") or names.get("label")
-        self.classes = fine
-        self.metadata = {"coarse_classes": names["coarse"]} if "coarse" in names else {}
-        key = [each.name for each in self.fields]
-        self.fields = [
-            type(each)(each.name, each.type, each.origin, "label") if each.name == "fine_label" and "label" not in key
-            else each for each in self.fields
-        ]  # fmt: skip
-
-    def place(self, number: int) -> str:
-        """Return the batch and the record."""
-        at = max(sum(start <= number for start in self._starts[:-1]) - 1, 0)
-        return f"{self._places[at]}: record {number - self._starts[at]:,}"
+        names = _class_names(batches[0][0])
+        self.classes = names.get("fine_label") or names.get("label")
+        self.metadata = {"coarse_classes": names["coarse_label"]} if "coarse_label" in names else {}
+        self.fields = [replace(each, rename="label") if each.name == "fine_label" else each for each in self.fields]
 
     def _shard(self, number: int) -> Shard:
         files, name = self._batches[number]
         batch = self._batch(number)
-        image = array("uint8", (32, 32, 3))
 
-        pixels = self._reader(number, "image")
+        def column(field: str, kind: FieldType, origin: str, size: int) -> Column:
+            return Column(kind, origin, batch["count"], size, lambda start, end: self._rows(number, field, start, end))
 
-        def images(start: int, end: int) -> Any:
-            data = pixels(start, end)
-            return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-
-        count = batch["count"]
-        columns = {"image": Column(image, "pixels", count, _PIXELS, images)}
-        for field in ("label", "fine_label", "coarse_label"):
-            if field in batch:
-                columns[field] = Column(_LABEL, "labels", count, 8, self._reader(number, field))
+        columns = {"image": column("image", array("uint8", (32, 32, 3)), "pixels", _PIXELS)}
+        columns |= {each: column(each, _LABEL, "labels", 8) for each in _LABELS if each in batch}
         if "key" in batch:
-            columns["key"] = Column(FieldType("string"), "file names", count, 64, self._reader(number, "key"))
+            columns["key"] = column("key", FieldType("string"), "file names", 64)
         return Shard(files.place(name), columns)
 
-    def _reader(self, number: int, field: str) -> Callable[[int, int], Any]:
-        def read(start: int, end: int) -> Any:
-            values = self._batch(number)[field]
-            if end > len(values):
-                raise ArrayError("the file is cut short: download it again", ends=True)
-            return values[start:end]
-
-        return read
+    def _rows(self, number: int, field: str, start: int, end: int) -> Any:
+        values = self._batch(number)[field]
+        if end > len(values):
+            raise EndError("the file is cut short: download it again")
+        values = values[start:end]
+        if field != "image":
+            return values
+        return np.ascontiguousarray(values.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
     def _batch(self, number: int) -> dict[str, Any]:
         """Return the parts of a batch."""
         if self._loaded is None or self._loaded[0] != number:
             self._loaded = None
             files, name = self._batches[number]
-            data, place = files.read(name), files.place(name)
-            parts = _binary(data, name, files.names, place) if name.endswith(".bin") else _pickled(data, place)
-            self._loaded = number, parts
+            self._loaded = number, (_binary if name.endswith(".bin") else _pickled)(files, name)
         return self._loaded[1]
 
 
-def _pickled(data: bytes, place: str) -> dict[str, Any]:
-    found = _plain(data, place)
-    batch = {_str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+def _pickled(files: _Files, name: str) -> dict[str, Any]:
+    place, batch = files.place(name), files.plain(name)
     pixels = batch.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
         raise Code.SOURCE.error(f"{place}: it is a pickle, but not of a batch of CIFAR")
     parts: dict[str, Any] = {"image": pixels, "count": len(pixels)}
-    names = {"labels": "label", "fine_labels": "fine_label", "coarse_labels": "coarse_label", "filenames": "key"}
-    for theirs, ours in names.items():
+    for theirs, ours in {**{f"{label}s": label for label in _LABELS}, "filenames": "key"}.items():
         values = batch.get(theirs)
         if not isinstance(values, (list, tuple, np.ndarray)):
             continue
@@ -231,40 +219,33 @@ def _pickled(data: bytes, place: str) -> dict[str, Any]:
     return parts
 
 
-def _binary(data: bytes, name: str, names: Sequence[str], place: str) -> dict[str, Any]:
-    hundred = name in ("train.bin", "test.bin") or "fine_label_names.txt" in names
-    labels = 2 if hundred else 1
-    count, rest = divmod(len(data), labels + _PIXELS)
-    if not count:
-        raise Code.SOURCE.error(f"{place}: {len(data):,} bytes are no batch of CIFAR-{'100' if hundred else '10'}")
-    rows = np.frombuffer(data, np.uint8, count * (labels + _PIXELS)).reshape(count, -1)
-    # A last image that is not whole ends the source when it is read.
-    parts: dict[str, Any] = {"image": rows[:, labels:], "count": count + (rest > 0)}
+def _binary(files: _Files, name: str) -> dict[str, Any]:
+    data = files.read(name)
+    hundred = name in ("train.bin", "test.bin") or "fine_label_names.txt" in files.names
     fields = ("coarse_label", "fine_label") if hundred else ("label",)
+    size = len(fields) + _PIXELS
+    count, rest = divmod(len(data), size)
+    if not count:
+        kind = "100" if hundred else "10"
+        raise Code.SOURCE.error(f"{files.place(name)}: {len(data):,} bytes are no batch of CIFAR-{kind}")
+    rows = np.frombuffer(data, np.uint8, count * size).reshape(count, size)
+    # A last image that is not whole ends the source when it is read.
+    parts: dict[str, Any] = {"image": rows[:, len(fields) :], "count": count + (rest > 0)}
     return parts | {field: rows[:, at].astype(np.int64) for at, field in enumerate(fields)}
 
 
 def _class_names(files: _Files) -> dict[str, list[str]]:
-    """Return the names of the classes, as far as they are beside the batches."""
-    keys = {"label_names": "label", "fine_label_names": "fine", "coarse_label_names": "coarse"}
+    """Return the names of the classes by label, as far as they are beside the batches."""
     for name in ("batches.meta", "meta"):
         if name in files.names:
-            found = _plain(files.read(name), files.place(name))
-            meta = {_str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
-            return {keys[key]: [_str(each) for each in values] for key, values in meta.items() if key in keys}
-    texts = {"batches.meta.txt": "label", "fine_label_names.txt": "fine", "coarse_label_names.txt": "coarse"}
+            meta = files.plain(name)
+            return {each: [*map(_str, meta[f"{each}_names"])] for each in _LABELS if f"{each}_names" in meta}
+    texts = {each: "batches.meta.txt" if each == "label" else f"{each}_names.txt" for each in _LABELS}
     return {
-        part: [line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip()]
-        for name, part in texts.items()
+        each: [line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip()]
+        for each, name in texts.items()
         if name in files.names
     }
-
-
-def _plain(data: bytes, place: str) -> Any:
-    try:
-        return plain(data, views=True)
-    except Code.PICKLE.kinds[0] as err:
-        raise Code.PICKLE.error(f"{place}: {str(err).partition(f' [{Code.PICKLE}]')[0]}") from err
 
 
 def _str(value: Any) -> str:

@@ -18,14 +18,14 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Card,
@@ -33,23 +33,20 @@ from fastrecord.interchange import (
     Format,
     Found,
     Refusal,
-    Rows,
     Setting,
     Source,
-    SourceField,
     common_type,
     library,
 )
-from fastrecord.interchange.arrays import number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
+from fastrecord.interchange.source import value_bytes
 from fastrecord.schema import FieldType, Schema, array
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHAPES = "__shapes__"
-_LABELS = ("label", "labels", "target", "targets", "y")
 # Chunks are read and decompressed whole.
 _LARGEST_CHUNK = 256 << 20
 _CACHE = 32 << 20
@@ -83,7 +80,8 @@ class Hdf5(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files."""
         chosen = [name.strip("/ ") for name in settings.get("datasets", "").split(",") if name.strip("/ ")]
-        return Hdf5Source(expand(source, self.suffixes), settings.get("group", "/"), chosen)
+        group = settings.get("group", "/")
+        return Hdf5Source.of(expand(source, self.suffixes), lambda path: _open(path, group, chosen))
 
     def refuse(self, schema: Schema) -> Refusal:
         """Refuse lists of anything but numbers, and names that are no paths."""
@@ -114,20 +112,16 @@ class Hdf5(Format):
 # Reading
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """How a field is read."""
+class Hdf5Source(ArraySource):
+    """Records of one or several HDF5 files."""
 
-    field: SourceField
-    path: str
-    convert: Callable[[Any], Any]
-    shapes: str | None = None
+    what = "data set", "datasets"
 
 
 class _File:
     """One file that is open for reading."""
 
-    def __init__(self, path: str, group: str, chosen: Sequence[str]) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self._h5py = library("h5py", "hdf5", _WHAT)
         with open(path, "rb") as file:
@@ -135,66 +129,51 @@ class _File:
             self._data: Any = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
         # Address of a heap of values -> whether it never ends.
         self._heaps: dict[int, bool] = {}
+        # Data set -> what was read last: first record, end, values.
+        self._blocks: dict[str, tuple[int, int, Any]] = {}
+        # Data set and number of a chunk -> why it cannot be read.
+        self._broken: dict[tuple[str, int], str] = {}
         try:
             self.file = self._h5py.File(path, "r", rdcc_nbytes=_CACHE)
         except OSError as err:
-            raise self.error(str(err), "copy it again") from err
-        try:
-            self._describe(group, chosen)
-        except BaseException:
-            self.file.close()
-            raise
+            raise self._error(str(err), "copy it again") from err
 
-    def error(self, reason: str, way_out: str) -> Exception:
+    def _error(self, reason: str, way_out: str) -> FastRecordError:
         return Code.SOURCE.error(f"{self.path}: {reason}: {way_out}")
 
-    def _describe(self, group: str, chosen: Sequence[str]) -> None:
+    def shard(self, group: str, chosen: Sequence[str]) -> Shard:
+        """Return the data sets of a group as arrays."""
         try:
             root = self.file[group]
             found: dict[str, Any] = {}
             root.visititems(lambda name, each: found.setdefault(name, each) and None)
             if not all(isinstance(name, str) for name in found):
                 raise ValueError("a name is not UTF-8")
-            self.datasets = {name: each for name, each in found.items() if isinstance(each, self._h5py.Dataset)}
-            self.left_out = self._left_out(root, found)
-            self.metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
-            self.card = self._card() if group == "/" else None
+            left_out = self._left_out(root, found)
+            metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
+            card = self._card() if group == "/" else None
         except (OSError, RuntimeError, KeyError, ValueError) as err:
-            raise self.error(
+            raise self._error(
                 f"{group} cannot be read: {err}", "copy it again, or name another one with --set group=PATH"
             ) from err
-        if chosen:
-            for name in chosen:
-                if name not in self.datasets:
-                    known = ", ".join(self.datasets) or "nothing"
-                    raise self.error(f"it has no data set {name!r}", f"it has {known}")
-            self.datasets = {name: self.datasets[name] for name in chosen}
-        self.datasets = {
-            name: each for name, each in self.datasets.items() if each.ndim and not name.startswith((CARD, _SHAPES))
-        }
-        if not self.datasets:
-            raise self.error("it holds no data sets with records", "name a group with --set group=PATH")
-        lengths: dict[int, list[str]] = {}
-        for name, each in self.datasets.items():
-            lengths.setdefault(len(each), []).append(name)
-        if len(lengths) > 1:
-            counts = "; ".join(f"{length:,}: {', '.join(names[:5])}" for length, names in sorted(lengths.items())[:10])
-            longest = ",".join(max(lengths.values(), key=len)[:5])
-            raise Code.MIXED_FIELDS.error(
-                f"{self.path}: its data sets have different first lengths ({counts}): name the ones that belong "
-                f"together, such as --set datasets={longest}"
-            )
-        self.count = next(iter(lengths))
-        try:
-            for name, each in self.datasets.items():
-                self._check(name, each)
-            self.columns = {
-                column.field.name: column
-                for name, each in self.datasets.items()
-                for column in self._columns(name, each)
-            }
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as err:
-            raise self.error(f"{name!r} cannot be read: {err}", "copy the file again, or --set datasets=...") from err
+        datasets = {name: each for name, each in found.items() if isinstance(each, self._h5py.Dataset)}
+        for name in chosen:
+            if name not in datasets:
+                raise self._error(f"it has no data set {name!r}", f"it has {', '.join(datasets) or 'nothing'}")
+        columns: dict[str, Column | FastRecordError] = {}
+        for name in chosen or datasets:
+            if datasets[name].ndim and not name.startswith((CARD, _SHAPES)):
+                try:
+                    columns |= self._columns(name, datasets[name], card.schema.get(name) if card is not None else None)
+                except (OSError, RuntimeError, KeyError, ValueError, TypeError) as err:
+                    way = "copy the file again, or --set datasets=..."
+                    raise self._error(f"{name!r} cannot be read: {err}", way) from err
+        if not columns:
+            raise self._error("it holds no data sets with records", "name a group with --set group=PATH")
+        if card is None:
+            return Shard(self.path, columns, metadata, self.file.close, left_out=left_out)
+        columns = {name: columns[name] for name in dict.fromkeys([*card.schema, *columns]) if name in columns}
+        return Shard(self.path, columns, card.metadata, self.file.close, own=True, left_out=left_out)
 
     def _left_out(self, root: Any, found: Mapping[str, Any]) -> list[str]:
         """Return what is not read: links to other places, and what is neither a group nor an array."""
@@ -223,12 +202,12 @@ class _File:
     def _check(self, name: str, dataset: Any) -> None:
         """Refuse what reads other files, or needs too much memory or a filter that is not there."""
         if dataset.external:
-            raise self.error(
+            raise self._error(
                 f"the data of {name!r} are in another file, {dataset.external[0][0]!r}", "copy them in with h5repack"
             )
-        if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > _LARGEST_CHUNK:
-            size = math.prod(dataset.chunks) * dataset.dtype.itemsize
-            raise self.error(
+        size = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+        if dataset.chunks and size > _LARGEST_CHUNK:
+            raise self._error(
                 f"{name!r} has chunks of {size >> 20:,} MiB", f"make smaller ones: h5repack -l {name}:CHUNK=..."
             )
         plist = dataset.id.get_create_plist()
@@ -238,76 +217,100 @@ class _File:
                 if not self._h5py.h5z.filter_avail(code):
                     import_module("hdf5plugin")  # which registers more filters
             if not self._h5py.h5z.filter_avail(code):
-                raise self.error(
+                raise self._error(
                     f"{name!r} is compressed by the filter {code} ({title.decode('utf-8', 'replace')}), which is not "
                     "installed",
                     "`pip install hdf5plugin`",
                 )
 
-    def _columns(self, name: str, dataset: Any) -> Iterator[_Column]:
-        """Yield the fields that a data set is."""
-        dtype, shape = dataset.dtype, dataset.shape[1:]
-        origin = f"data set {name}"
-        kept = self.card.schema.get(name) if self.card is not None else None
-        if dtype.names and dtype.kind == "V":
-            for member in dtype.names:
-                inner, sub = dtype[member].subdtype or (dtype[member], ())
-                yield self._column(f"{name}/{member}", name, f"member {member} of {origin}", inner, shape + sub, member)
-        else:
-            yield self._column(name, name, origin, dtype, shape, None, kept)
+    def _columns(self, name: str, dataset: Any, kept: FieldType | None) -> dict[str, Column | FastRecordError]:
+        """Return the fields that a data set is."""
+        self._check(name, dataset)
+        dtype, shape, origin = dataset.dtype, dataset.shape[1:], f"data set {name}"
+        if not dtype.names or dtype.kind != "V":
+            return {name: self._column(name, dataset, origin, dtype, shape, None, kept)}
+        columns = {}
+        for member in dtype.names:
+            inner, sub = dtype[member].subdtype or (dtype[member], ())
+            place = f"member {member} of {origin}"
+            columns[f"{name}/{member}"] = self._column(name, dataset, place, inner, shape + sub, member, None)
+        return columns
 
     def _column(
-        self, field: str, path: str, origin: str, dtype: Any, shape: tuple[int, ...], member: str | None,
-        kept: FieldType | None = None,
-    ) -> _Column:  # fmt: skip
-        def pick(block: Any) -> Any:
+        self, path: str, dataset: Any, origin: str, dtype: Any, shape: tuple[int, ...], member: str | None,
+        kept: FieldType | None,
+    ) -> Column | FastRecordError:  # fmt: skip
+        def read(start: int, end: int) -> Any:
+            block = self._block(path, dataset, start, end)
             return block if member is None else block[member]
 
-        def made(kind: FieldType, convert: Callable[[Any], Any]) -> _Column:
-            shapes = f"{_SHAPES}/{path}" if kept is not None and f"{_SHAPES}/{path}" in self.file else None
-            label = field.rpartition("/")[2] in _LABELS and kind.dtype is not None and kind.shape == ()
-            rename = "label" if label and kept is None and np.dtype(dtype).kind in "iub" else None
-            return _Column(SourceField(field, kept or kind, origin, rename), path, convert, shapes)
+        shapes = self.file.get(f"{_SHAPES}/{path}") if kept is not None else None
+        varying = self._h5py.check_string_dtype(dtype) is not None or self._h5py.check_vlen_dtype(dtype) is not None
+        row = 16 + self._mean(dataset) if varying else math.prod(shape) * dtype.itemsize
+        chunk = dataset.chunks[0] if dataset.chunks and not varying else 1
+        kind, convert = self._conversion(dtype, shape, kept)
+        if convert is None:
+            return not_held(self.path, origin, dtype, shape, "datasets")
+        if kind is None:
+            kind = self._bytes_type(dataset, member)
 
-        string = self._h5py.check_string_dtype(dtype)
-        inner = self._h5py.check_vlen_dtype(dtype)
-        if string is not None and shape == ():
+        def values(start: int, end: int) -> Any:
+            found = convert(read(start, end))
+            if shapes is not None:
+                found = [_shaped(value, own) for value, own in zip(found, shapes[start:end], strict=True)]
+            return found
+
+        return Column(kept or kind, origin, len(dataset), max(row, 1), values, chunk)
+
+    def _conversion(
+        self, dtype: Any, shape: tuple[int, ...], kept: FieldType | None
+    ) -> tuple[FieldType | None, Callable[[Any], Any] | None]:
+        """Return the type of values, None for bytes and images, and what makes them; None if nothing can."""
+        if self._h5py.check_string_dtype(dtype) is not None and shape == ():
             if kept is not None and kept.name == "json":
-                return made(kept, lambda block: [json.loads(_text(each)) for each in pick(block)])
-            return made(FieldType("string"), lambda block: [_text(each) for each in pick(block)])
+                return kept, lambda block: [json.loads(_text(each)) for each in block]
+            return FieldType("string"), lambda block: [_text(each) for each in block]
+        inner = self._h5py.check_vlen_dtype(dtype)
         if inner is not None and shape == () and inner.kind in "biufc":
             if inner == np.uint8 and (kept is None or kept.name in ("image", "bytes")):
-                return made(
-                    kept or self._bytes_type(path, pick),
-                    lambda block: [np.ascontiguousarray(each).data for each in pick(block)],
-                )
-            return made(array(inner, (None,)), lambda block: list(pick(block)))
+                return kept, lambda block: [np.ascontiguousarray(each).data for each in block]
+            return array(inner, (None,)), list
         if dtype.kind == "V" and not dtype.names and shape == ():
-            return made(self._bytes_type(path, pick), lambda block: [each.tobytes() for each in pick(block)])
+            return None, lambda block: [each.tobytes() for each in block]
         number = number_type(dtype, shape)
-        if number is not None:
-            return made(number, lambda block: np.ascontiguousarray(pick(block)))
-        raise self.error(
-            f"{origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold",
-            "name the other ones with --set datasets=...",
-        )
+        return number, np.ascontiguousarray if number is not None else None
 
-    def _bytes_type(self, path: str, pick: Callable[[Any], Any]) -> FieldType:
-        count = min(self.count, SAMPLE)
+    def _bytes_type(self, dataset: Any, member: str | None) -> FieldType:
+        count = min(len(dataset), SAMPLE)
         try:
-            dataset = self.file_dataset(path)
-            long = self.too_long(dataset, 0, count)
+            long = self._too_long(dataset, 0, count)
             good = [dataset[at] for at in range(count) if at not in long] if long else dataset[:count]
-            values = [np.asarray(each).tobytes() for each in pick(good)]
+            values = [np.asarray(each if member is None else each[member]).tobytes() for each in good]
         except OSError:
             values = []
         return (common_type(values) if values else None) or FieldType("bytes")
 
-    def file_dataset(self, path: str) -> Any:
-        """Return a data set by its field's path, or one beside the group."""
-        return self.datasets[path] if path in self.datasets else self.file[path]
+    def _block(self, path: str, dataset: Any, start: int, end: int) -> Any:
+        """Return records of a data set; members of a compound type come from one reading."""
+        if path in self._blocks and self._blocks[path][:2] == (start, end):
+            return self._blocks[path][2]
+        chunk = dataset.chunks[0] if dataset.chunks else 1
+        first, last = start // chunk, (end - 1) // chunk
+        if first == last and (path, first) in self._broken:
+            raise ValueError(self._broken[path, first])
+        if self._too_long(dataset, start, end):
+            raise ValueError("its length is larger than the file, or its heap is damaged")
+        try:
+            block = dataset[start:end]
+        except (OSError, RuntimeError, ValueError) as err:
+            if first == last and not dataset.dtype.hasobject:
+                self._broken[path, first] = str(err)
+            raise ValueError(str(err)) from err
+        if dataset.dtype.names:
+            self._blocks[path] = start, end, block
+        return block
 
-    def too_long(self, dataset: Any, start: int, end: int) -> list[int]:
+    def _too_long(self, dataset: Any, start: int, end: int) -> list[int]:
         """Return the records whose values are longer than the file, or in a heap that never ends.
 
         Only damage makes them. The library makes room for a value before it looks whether it is there,
@@ -322,8 +325,7 @@ class _File:
         size = 8 + address
         raw = self._references(dataset, start, end, size)
         counts = np.ndarray(len(raw) // size, "<u4", raw, 0, (size,)).astype(np.int64)
-        longest = len(self._data) // getattr(inner, "itemsize", 1)
-        bad = counts > longest
+        bad = counts > len(self._data) // getattr(inner, "itemsize", 1)
         if (address, length) == (8, 8):
             heaps, heap_of = np.unique(np.ndarray(len(counts), "<u8", raw, 4, (size,)), return_inverse=True)
             bad |= np.array([self._endless(heap) for heap in heaps.tolist()], bool)[heap_of]
@@ -347,9 +349,7 @@ class _File:
     def _references(self, dataset: Any, start: int, end: int, size: int) -> bytes:
         if not dataset.chunks:
             offset = dataset.id.get_offset()
-            if offset is None:
-                return b""
-            return bytes(self._data[offset + start * size : offset + end * size])
+            return b"" if offset is None else bytes(self._data[offset + start * size : offset + end * size])
         chunk, parts = dataset.chunks[0], []
         for at in range(start // chunk * chunk, end, chunk):
             data = b""
@@ -358,172 +358,23 @@ class _File:
             parts.append(data.ljust(chunk * size, b"\0")[: chunk * size])
         return b"".join(parts)[start % chunk * size :][: (end - start) * size]
 
-    def step(self, names: Sequence[str]) -> tuple[int, int]:
-        """Return the number of records to read at once, and to which multiple of records they are aligned."""
-        row = chunk = 1
-        for path in {self.columns[name].path for name in names}:
-            dataset = self.datasets[path]
-            size = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
-            if self._h5py.check_vlen_dtype(dataset.dtype) or self._h5py.check_string_dtype(dataset.dtype):
-                size = 16 + self._mean(dataset)
-            elif dataset.chunks and dataset.chunks[0] * size <= _LARGEST_CHUNK:
-                chunk = max(chunk, dataset.chunks[0])
-            row += size
-        step = min(max(ROWS_BYTES // row, 1), ROWS)
-        # Whole chunks where they fit: each is then decompressed once.
-        if chunk <= step:
-            return step // chunk * chunk, chunk
-        return (chunk, chunk) if chunk * row <= _LARGEST_CHUNK else (step, 1)
-
     def _mean(self, dataset: Any) -> int:
+        """Return the size of the first values on average."""
+        count = min(len(dataset), 8)
         with suppress(OSError):
-            if self.too_long(dataset, 0, min(self.count, 8)):
-                return 1 << 16
-            values = dataset[: min(self.count, 8)]
-            return sum(len(each) * getattr(each, "itemsize", 1) for each in values.reshape(-1)) // max(len(values), 1)
+            if not self._too_long(dataset, 0, count):
+                values = dataset[:count].reshape(-1)
+                return sum(len(each) * getattr(each, "itemsize", 1) for each in values) // max(len(values), 1)
         return 1 << 16
 
 
-class Hdf5Source(Source):
-    """Records of one or several HDF5 files."""
-
-    def __init__(self, files: Sequence[str], group: str, chosen: Sequence[str]) -> None:
-        self.paths = files
-        self._files: list[_File] = []
-        try:
-            for path in files:
-                self._files.append(_File(path, group, chosen))
-                self._same(self._files[0], self._files[-1])
-        except BaseException:
-            self.close()
-            raise
-        first = self._files[0]
-        several = len(files) > 1
-        self.left_out = [f"{file.path}: {each}" if several else each for file in self._files for each in file.left_out]
-        self._starts = np.cumsum([0, *(file.count for file in self._files)]).tolist()
-        self.metadata = first.card.metadata if first.card is not None else first.metadata
-        self.fields = self._named([column.field for column in first.columns.values()])
-
-    def _named(self, fields: list[SourceField]) -> list[SourceField]:
-        card = self._files[0].card
-        if card is not None:
-            order = list(card.schema)
-            return sorted(fields, key=lambda each: order.index(each.name) if each.name in order else len(order))
-        images = [each for each in fields if each.type.name == "image"]
-        labels = [each for each in fields if each.rename == "label"]
-        names = {each.name for each in fields}
-        return [SourceField(each.name, each.type, each.origin, _rename(each, images, labels, names)) for each in fields]
-
-    def _same(self, first: _File, other: _File) -> None:
-        mine, its = ({name: str(c.field.type) for name, c in file.columns.items()} for file in (first, other))
-        # A file without images where others have some has bytes, and a file without records bytes too.
-        if mine != its and other.count:
-            differing = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
-            raise Code.MIXED_FIELDS.error(
-                f"{other.path}: its data sets differ from the ones of {first.path}: "
-                + ", ".join(f"{name} ({its.get(name)}, not {mine.get(name)})" for name in differing[:5])
-                + ": import them one by one, or name the ones that all have with --set datasets=..."
-            )
-
-    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
-        """Yield records, in whole chunks."""
-        number = start
-        for at, file in enumerate(self._files):
-            local = number - self._starts[at]
-            if local >= file.count:
-                continue
-            step, align = file.step(names)
-            while local < file.count:
-                end = min((local // align * align + step) if local % align else local + step, file.count)
-                yield from _pieces(self._rows(file, local, end, number, names))
-                number += end - local
-                local = end
-
-    def count(self) -> int:
-        """Return the length of the data sets."""
-        return int(self._starts[-1])
-
-    def place(self, number: int) -> str:
-        """Return the file and the record."""
-        at = max(sum(start <= number for start in self._starts[:-1]) - 1, 0)
-        return f"{self.paths[at]}: record {number - self._starts[at]:,}"
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.file.close()
-
-    def _rows(self, file: _File, start: int, end: int, number: int, names: Sequence[str]) -> Rows:
-        bad: dict[int, str] = {}
-        blocks: dict[str, Any] = {}
-        for path in dict.fromkeys(file.columns[name].path for name in names):
-            blocks[path] = self._block(file, path, start, end, number, bad)
-        kept = [at for at in range(end - start) if number + at not in bad] if bad else None
-        columns: dict[str, Any] = {}
-        for name in names:
-            column = file.columns[name]
-            block = blocks[column.path]
-            try:
-                columns[name] = column.convert(block)
-            except ValueError:
-                # Some text is damaged.
-                columns[name] = values = [None] * (end - start)
-                for at in range(end - start) if kept is None else kept:
-                    try:
-                        values[at] = column.convert(block[at : at + 1])[0]
-                    except ValueError as err:
-                        bad.setdefault(number + at, f"{name}: {err}")
-            if column.shapes is not None:
-                shapes = file.file[column.shapes][start:end]
-                columns[name] = [_shaped(value, shape) for value, shape in zip(columns[name], shapes, strict=True)]
-        if bad:
-            good = [at for at in range(end - start) if number + at not in bad]
-            columns = {
-                name: values[good] if isinstance(values, np.ndarray) else [values[at] for at in good]
-                for name, values in columns.items()
-            }
-        return Rows(number, end - start, columns, bad)
-
-    def _block(self, file: _File, path: str, start: int, end: int, number: int, bad: dict[int, str]) -> Any:
-        """Read records of a data set; the ones on damaged chunks are bad."""
-        dataset = file.datasets[path]
-        long = file.too_long(dataset, start, end)
-        try:
-            if not long:
-                return dataset[start:end]
-        except (OSError, RuntimeError, ValueError) as err:
-            reason = str(err)
-        block = np.zeros((end - start, *dataset.shape[1:]), dataset.dtype)
-        if block.dtype.hasobject:
-            block[...] = b""
-        step = dataset.chunks[0] if dataset.chunks and not block.dtype.hasobject else 1
-        at = start
-        while at < end:
-            stop = min(at // step * step + step, end)
-            try:
-                if at in long:
-                    raise ValueError("its length is larger than the file, or its heap is damaged")
-                block[at - start : stop - start] = dataset[at:stop]
-            except (OSError, RuntimeError, ValueError) as err:
-                reason = str(err)
-                bad.update(dict.fromkeys(range(number + at - start, number + stop - start), f"{path}: {reason}"))
-            at = stop
-        return block
-
-
-def _pieces(rows: Rows) -> Iterator[Rows]:
-    """Divide a run that is much larger than others, which a large chunk makes."""
-    if rows.count <= 2 * ROWS or rows.bad:
-        yield rows
-        return
-    for at in range(0, rows.count, ROWS):
-        columns = {name: values[at : at + ROWS] for name, values in rows.columns.items()}
-        yield Rows(rows.start + at, min(ROWS, rows.count - at), columns)
-
-
-def _rename(field: SourceField, images: list[SourceField], labels: list[SourceField], names: set[str]) -> str | None:
-    wanted = "image" if images == [field] else "label" if labels == [field] else field.name
-    return wanted if wanted != field.name and wanted not in names else None
+def _open(path: str, group: str, chosen: Sequence[str]) -> Shard:
+    file = _File(path)
+    try:
+        return file.shard(group, chosen)
+    except BaseException:
+        file.file.close()
+        raise
 
 
 def _text(value: Any) -> str:

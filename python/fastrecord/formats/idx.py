@@ -19,9 +19,10 @@ import numpy as np
 
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Source
-from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard, number_type
-from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, number_type
+from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import DamageError, EndError
 from fastrecord.schema import FieldType
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -155,9 +156,9 @@ class _Rows:
             self._blocks.skip((start - self._at) * self.row_bytes)
             self._at = start
             if not self._blocks.fill(size):
-                raise ArrayError(f"the file ends within it: {_WAY_OUT}, then continue with `--resume`", ends=True)
+                raise EndError(f"the file ends within it: {_WAY_OUT}, then continue with `--resume`")
         except DamageError as err:
-            raise ArrayError(f"{err}: {_WAY_OUT}, then continue with `--resume`", ends=True) from err
+            raise EndError(f"{err}: {_WAY_OUT}, then continue with `--resume`") from err
         self._at = end
         rows = np.frombuffer(self._blocks.take(size), self.dtype).reshape(end - start, *self.shape[1:])
         return rows.astype(self.dtype.newbyteorder("="), copy=False)

@@ -28,13 +28,14 @@ from fastrecord.interchange.files.chunks import (
     Part,
     SampleFile,
     each,
+    items,
     numbers,
     pickled,
     picture,
     text,
-    usual_renames,
 )
 from fastrecord.interchange.format import Format, Found
+from fastrecord.interchange.infer import renamed
 from fastrecord.interchange.source import Source
 from fastrecord.schema import FieldType, list_
 
@@ -81,16 +82,16 @@ class LitDataFormat(Format):
             ) from err
 
 
-def _open(folder: str, config: Mapping[str, Any], chunks: Sequence[Mapping[str, Any]]) -> Source:
+def _open(folder: str, config: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]) -> Source:
     loader = config.get("item_loader") or "PyTreeLoader"
     if config.get("encryption"):
         raise ValueError("its chunks are encrypted: write them without encryption")
     if loader not in ("PyTreeLoader", "TokensLoader"):
         raise ValueError(f"its chunks are for the {loader}: write them with the PyTreeLoader")
-    if not chunks:
+    if not listed:
         raise ValueError("it names no chunks")
     files, rows = [], 0
-    for chunk in chunks:
+    for chunk in listed:
         name, count = chunk["filename"], chunk["chunk_size"]
         if os.path.basename(name) != name or not isinstance(count, int) or count < 0:
             raise ValueError(f"a chunk of {count!r} records in {name!r}")
@@ -106,13 +107,13 @@ def _open(folder: str, config: Mapping[str, Any], chunks: Sequence[Mapping[str, 
     parts = [_part("_".join(name) or "item", form) for name, form in zip(names, forms, strict=True)]
     if len({part.name for part in parts}) != len(parts):
         raise ValueError(f"two of its leaves have one name: {', '.join(part.name for part in parts)}")
-    return ChunkSource(
-        [file for file in files if not isinstance(file, IpcFile)],
-        parts,
-        {},
-        _renames,
-        headless=loader == "TokensLoader",
-    )
+    chunks = [file for file in files if not isinstance(file, IpcFile)]
+    source = ChunkSource(chunks, parts, {}, headless=loader == "TokensLoader")
+    fields = source.fields
+    whole = [each.name for each in fields if each.type.name == "int64"]
+    if all(each.name.isdecimal() for each in fields) and any(each.rename == "image" for each in fields):
+        source.fields = renamed(fields, whole)  # in tuples, the only int64 is the label
+    return source
 
 
 def _file(path: str, count: int, config: Mapping[str, Any]) -> ChunkFile | IpcFile:
@@ -153,15 +154,6 @@ def _names(spec: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str
         yield from _names(child, (*path, str(key)))
 
 
-def _renames(types: Mapping[str, FieldType]) -> Mapping[str, str]:
-    """Return the usual names; in tuples, the only int64 is the label."""
-    renames = usual_renames(types)
-    whole = [name for name, kind in types.items() if kind.name == "int64"]
-    if all(name.isdecimal() for name in types) and len(whole) == 1 and "image" in renames.values():
-        renames[whole[0]] = "label"
-    return renames
-
-
 def _part(name: str, form: str) -> Part:
     """Return how a leaf is read. A leaf of a serializer that is not known has bytes."""
     kind, _, more = form.partition(":")
@@ -180,7 +172,7 @@ def _part(name: str, form: str) -> Part:
         "json": (_nested, FieldType("json")),
         "pil": (picture, None),
         "pickle": (pickled, None),
-        "jpeg_array": (_images, list_(FieldType("image"))),
+        "jpeg_array": (items, list_(FieldType("image"))),
         "tensor": (lambda data: _array(data, ">u4", _TORCH), None),
         "numpy": (lambda data: _array(data, "<u4", _NUMPY), None),
     }
@@ -215,17 +207,6 @@ def _array(data: memoryview, integers: str, dtypes: Sequence[str]) -> Any:
     if len(values) != int(np.prod(shape, dtype=object)):
         raise ValueError(f"an array of {len(values)} values, though its shape is {tuple(shape)}")
     return values.reshape(shape)
-
-
-def _images(data: memoryview) -> list[memoryview]:
-    """Return the images of a list: uint32 count, sizes; the images."""
-    count = int.from_bytes(data[:4], "little")
-    if len(data) < 4 + 4 * count:
-        raise ValueError("the head of the list is damaged")
-    ends = np.cumsum([4 + 4 * count, *np.frombuffer(data[4 : 4 + 4 * count], "<u4")], dtype=np.int64)
-    if ends[-1] != len(data):
-        raise ValueError("the sizes of the list's items are not its own size")
-    return [data[start:end] for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
 
 
 def _nested(data: memoryview) -> Any:

@@ -30,7 +30,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -420,11 +419,7 @@ class _Layout:
                     f"{path}: {len(values)} of the first {len(keys)} records have a field {name!r}, the others do not"
                 )
         origins = {name: "keys" if name == KEY else _ORIGINS[self.name] for name in columns}
-        fields = infer_fields(columns, origins, {KEY: "key"}, path)
-        images = [each for each in fields if each.type.name == "image"]
-        if len(images) == 1 and images[0].name != KEY and "image" not in columns:
-            fields[fields.index(images[0])] = replace(images[0], rename="image")
-        return fields
+        return infer_fields(columns, origins, path)
 
     def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""

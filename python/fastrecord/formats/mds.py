@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from fastrecord.interchange.files.chunks import (
     OffsetFile,
     Part,
     each,
+    items,
     numbers,
     pickled,
     picture,
@@ -129,11 +130,10 @@ def _open(folders: Sequence[str]) -> Source:
         parts = [_part(name, encoding, size) for name, encoding, size in columns]
     except (ValueError, TypeError, AttributeError) as err:
         raise Code.SOURCE.error(f"{folders[0]}/{_INDEX}: a column that cannot be read: {err}: write it again") from err
-    if card is not None:
-        parts = [_exported(part, card.schema[part.name]) if part.name in card.schema else part for part in parts]
-    if card is not None:
-        return ChunkSource(files, parts, card.metadata, lambda _: {})
-    return ChunkSource(files, parts, {})
+    if card is None:
+        return ChunkSource(files, parts, {})
+    parts = [_exported(part, card.schema[part.name]) if part.name in card.schema else part for part in parts]
+    return ChunkSource(files, parts, card.metadata, own=True)
 
 
 def _file(folder: str, shard: Mapping[str, Any], names: Container[str] | None) -> OffsetFile:
@@ -172,8 +172,8 @@ def _part(name: str, encoding: str, size: int | None) -> Part:
         "json": (lambda data: json.loads(text(data)), FieldType("json")),
         "pil": (picture, None),
         "pkl": (pickled, None),
-        "list[jpeg]": (_items, list_(FieldType("image"))),
-        "list[png]": (_items, list_(FieldType("image"))),
+        "list[jpeg]": (partial(items, head=4), list_(FieldType("image"))),
+        "list[png]": (partial(items, head=4), list_(FieldType("image"))),
     }
     if kind in found:
         read, field = found[kind]
@@ -223,18 +223,6 @@ def _dtype(data: memoryview) -> tuple[str, memoryview]:
     if number not in _DTYPES:
         raise ValueError(f"an array of the unknown dtype {number}")
     return _DTYPES[number], data[1:]
-
-
-def _items(data: memoryview) -> list[memoryview]:
-    """Return the items of a list: uint32 0, count, sizes; the items."""
-    count = int.from_bytes(data[4:8], "little")
-    if len(data) < 8 + 4 * count:
-        raise ValueError("the head of the list is damaged")
-    ends = np.cumsum([0, *np.frombuffer(data[8 : 8 + 4 * count], "<u4")], dtype=np.int64).tolist()
-    body = data[8 + 4 * count :]
-    if ends[-1] != len(body):
-        raise ValueError("the sizes of the list's items are not its own size")
-    return [body[start:end] for start, end in pairwise(ends)]
 
 
 def _exported(part: Part, written: FieldType) -> Part:

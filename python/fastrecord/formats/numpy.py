@@ -25,11 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Card, Destination, Format, Found, Refusal, Setting, Source
-from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, Schema
 
 _MAGIC = b"\x93NUMPY"
@@ -121,17 +123,17 @@ class _Bytes:
         """Return bytes; fewer than asked if the file ends.
 
         Raises:
-            ArrayError: the archive is damaged.
+            EndError: the archive is damaged.
         """
         if at + size > self.size:
-            raise ArrayError(f"the file is cut short: it has {self.size:,} bytes: copy it again", ends=True)
+            raise EndError(f"the file is cut short: it has {self.size:,} bytes: copy it again")
         try:
             data = self._unpacked(at, size) if self._archive is not None else os.pread(self._file.fileno(), size, at)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as err:
             self._restart()
-            raise ArrayError(f"the archive is damaged: {err}: copy it again", ends=True) from err
+            raise EndError(f"the archive is damaged: {err}: copy it again") from err
         if len(data) < size:
-            raise ArrayError("the file is cut short: copy it again", ends=True)
+            raise EndError("the file is cut short: copy it again")
         return data
 
     def _unpacked(self, at: int, size: int) -> bytes:
@@ -173,7 +175,7 @@ class _Array:
         """Return rows start to end.
 
         Raises:
-            ArrayError: the file is cut short or damaged.
+            EndError: the file is cut short or damaged.
         """
         shape = (end - start, *self.shape[1:])
         if not self._columns_first:
@@ -183,9 +185,7 @@ class _Array:
             if self._whole is None:
                 size = self.shape[0] * self._row
                 if size > _LARGEST:
-                    raise ArrayError(
-                        f"the array is stored in columns, and has {size:,} bytes: save it in C order", ends=True
-                    )
+                    raise EndError(f"the array is stored in columns, and has {size:,} bytes: save it in C order")
                 data = self._data.read(self._start, size)
                 self._whole = np.frombuffer(data, self.dtype).reshape(self.shape, order="F")
             return np.ascontiguousarray(self._whole[start:end])
@@ -213,7 +213,7 @@ def _header(data: _Bytes, where: str) -> tuple[np.dtype[Any], tuple[int, ...], b
         shape = tuple(found["shape"])
         if not all(isinstance(dim, int) and 0 <= dim < 1 << 48 for dim in shape):
             raise ValueError(f"its shape is {shape}")
-    except ArrayError as err:
+    except EndError as err:
         raise Code.SOURCE.error(f"{where}: {err}") from err
     except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError, AttributeError) as err:
         raise Code.SOURCE.error(f"{where}: its header is damaged ({err}): copy it again") from err
@@ -260,19 +260,19 @@ def _shard(path: str, arrays: dict[str, _Array], stack: ExitStack) -> Shard:
     if kept is not None and kept.dtype == np.uint8 and len(kept.shape) == 1:
         try:
             card = Card.from_json(kept.rows(0, kept.shape[0]).tobytes())
-        except ArrayError as err:
+        except EndError as err:
             raise Code.SOURCE.error(f"{path}: {CARD}: {err}") from err
     if card is not None:
         columns = {name: _own_column(path, name, kind, arrays) for name, kind in card.schema.items()}
         return Shard(path, columns, card.metadata, stack.pop_all().close, own=True)
-    columns = {}
+    found: dict[str, Column | FastRecordError] = {}
     for name, each in arrays.items():
         if each.shape:
-            columns |= _columns(path, name, each)
-    return Shard(path, columns, {}, stack.pop_all().close)
+            found |= _columns(path, name, each)
+    return Shard(path, found, {}, stack.pop_all().close)
 
 
-def _columns(path: str, name: str, each: _Array) -> dict[str, Column]:
+def _columns(path: str, name: str, each: _Array) -> dict[str, Column | FastRecordError]:
     """Return the fields of an array: one, or the ones of a structured dtype."""
     if each.dtype.names:
         found = {}
@@ -286,26 +286,20 @@ def _columns(path: str, name: str, each: _Array) -> dict[str, Column]:
 
 def _column(
     path: str, origin: str, each: _Array, dtype: np.dtype[Any], shape: tuple[int, ...], member: str | None
-) -> Column:
+) -> Column | FastRecordError:
     def pick(start: int, end: int) -> Any:
         rows = each.rows(start, end)
         return rows if member is None else np.ascontiguousarray(rows[member])
 
     def texts(start: int, end: int) -> list[str]:
-        try:
-            return [value.decode() if isinstance(value, bytes) else value for value in pick(start, end).tolist()]
-        except ValueError as err:
-            raise ArrayError(f"its text is not valid: {err}") from err
+        return [value.decode() if isinstance(value, bytes) else value for value in pick(start, end).tolist()]
 
     row = max(math.prod(shape) * dtype.itemsize, 1)
     if dtype.kind in "SU" and not shape:
         return Column(FieldType("string"), origin, each.shape[0], row, texts)
     kind = number_type(dtype, shape)
     if kind is None:
-        raise Code.SOURCE.error(
-            f"{path}: {origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold: "
-            "name the other ones with --set arrays=..."
-        )
+        return not_held(path, origin, dtype, shape)
     return Column(kind, origin, each.shape[0], row, pick)
 
 
@@ -324,22 +318,17 @@ def _own_column(path: str, name: str, kind: FieldType, arrays: Mapping[str, _Arr
     def read(start: int, end: int) -> list[Any]:
         places = offsets.rows(start, end + 1).tolist()
         if any(first > second for first, second in pairwise(places)) or places[0] < 0:
-            raise ArrayError(f"{name}{_OFFSETS} is damaged", ends=True)
+            raise EndError(f"{name}{_OFFSETS} is damaged")
         block = values.rows(places[0], places[-1])
         parts = [block[first - places[0] : second - places[0]] for first, second in pairwise(places)]
-        try:
-            if shapes is not None:
-                dims = shapes.rows(start, end).tolist()
-                return [part.reshape(shape) for part, shape in zip(parts, dims, strict=True)]
-            if kind.name in ("image", "bytes"):
-                return [part.data for part in parts]
-            if kind.name == "string":
-                return [part.tobytes().decode() for part in parts]
-            if kind.name == "json":
-                return [json.loads(part.tobytes()) for part in parts]
-        except ValueError as err:
-            raise ArrayError(f"{name}: {err}") from err
-        return parts
+        if shapes is not None:
+            dims = shapes.rows(start, end).tolist()
+            return [part.reshape(shape) for part, shape in zip(parts, dims, strict=True)]
+        if kind.name in ("image", "bytes"):
+            return [part.data for part in parts]
+        if kind.name == "string":
+            return [part.tobytes().decode() for part in parts]
+        return [json.loads(part.tobytes()) for part in parts] if kind.name == "json" else parts
 
     return Column(kind, origin, count, max(mean, 1), read)
 

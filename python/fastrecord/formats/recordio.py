@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Bad,
@@ -36,11 +35,12 @@ from fastrecord.interchange import (
     gather,
     most_images,
 )
-from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_floats
 from fastrecord.interchange.files.output import Output
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.infer import first_few
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import DamageError
 from fastrecord.schema import FieldType, Schema, array
 
 _MAGIC = 0xCED7230A
@@ -49,7 +49,6 @@ _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _LENGTH = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_WAY_OUT = "copy or download this file again, then continue with `--resume`"
 _PADDING = bytes(4)
 
 
@@ -118,20 +117,10 @@ class RecordIOSource(ShardedSource):
 
     def __init__(self, paths: Sequence[str], settings: Mapping[str, str]) -> None:
         super().__init__(paths)
-        first: list[tuple[Any, int, int, memoryview]] = []
-        try:
-            for record in self._records(0):
-                if not isinstance(record, Bad):
-                    first.append(record)
-                if len(first) == SAMPLE:
-                    break
-        except FastRecordError:
-            # Damage after the first records is reported where the reading comes to it.
-            if not first:
-                raise
-        if not first:
+        samples = first_few(record for _, record in self.runs(0, _records) if not isinstance(record, Bad))
+        if not samples:
             raise Code.SOURCE.error(f"{paths[0]}: record 0: no record has the header of `mx.recordio.pack`")
-        labels = [label for label, _, _, _ in first]
+        labels = [label for label, _, _, _ in samples]
         kind, self._whole = FieldType("float32"), False
         wanted, single = settings.get("labels"), [label for label in labels if not isinstance(label, np.ndarray)]
         if wanted == "array" or 2 * len(single) <= len(labels):
@@ -139,14 +128,14 @@ class RecordIOSource(ShardedSource):
             kind = array("float32", (lengths.pop() if len(lengths) == 1 and wanted is None else None,))
         elif wanted == "int" or (wanted is None and all(map(float.is_integer, single))):
             kind, self._whole = FieldType("int64"), True
-        images = most_images([data for _, _, _, data in first])
+        images = most_images([data for _, _, _, data in samples])
         self._type = kind
         self.fields = [
             SourceField("image" if images else "data", FieldType("image" if images else "bytes"), "data of records"),
             SourceField("label", kind, "labels of headers"),
             SourceField("id", FieldType("uint64"), "ids of headers"),
         ]
-        if any(id2 for _, _, id2, _ in first):
+        if any(id2 for _, _, id2, _ in samples):
             self.fields.append(SourceField("id2", FieldType("uint64"), "second ids of headers"))
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
@@ -156,7 +145,7 @@ class RecordIOSource(ShardedSource):
         labelled = "label" in names
 
         def values() -> Iterator[Sequence[Any] | Bad]:
-            for record in self._records(start):
+            for _, record in self.runs(start, _records):
                 if isinstance(record, Bad):
                     yield record
                     continue
@@ -192,21 +181,13 @@ class RecordIOSource(ShardedSource):
             return f"its label has {np.size(label)} numbers, where the first records have {(self._type.shape or ())[0]}"
         return None
 
-    def _records(self, start: int) -> Iterator[tuple[Any, int, int, memoryview] | Bad]:
-        """Yield label, id, second id and data of the records from number `start` on."""
-        for at, number in self.shards(start):
-            path, begun = self.paths[at], number
-            try:
-                with Blocks(path) as blocks:
-                    while (data := _next(blocks, wanted=number >= start)) is not None:
-                        if number >= start:
-                            yield _parse(data)
-                        number += 1
-            except DamageError as err:
-                raise Code.SOURCE.error(f"{path}: record {number}: {err}: {_WAY_OUT}") from err
-            if number == begun:
-                raise Code.SOURCE.error(f"{path}: record {number}: the file holds no record: {_WAY_OUT}")
-            self.end_shard(at, number)
+
+def _records(path: str, skipped: int) -> Iterator[tuple[int, Any]]:
+    """Yield label, id, second id and data of each record; None for the ones that are skipped."""
+    with Blocks(path) as blocks:
+        while (data := _next(blocks, wanted=skipped <= 0)) is not None:
+            yield 1, _parse(data) if skipped <= 0 else None
+            skipped -= 1
 
 
 def _next(blocks: Blocks, *, wanted: bool) -> memoryview | None:

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import FastRecordError, crc32c, example_names, find_tfrecords, read_examples
+from fastrecord._core import crc32c, example_names, find_tfrecords, read_examples
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Card,
@@ -44,13 +44,13 @@ from fastrecord.interchange import (
     most_images,
 )
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_bits, as_floats
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.protobuf import delimited, head, varint
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.infer import SAMPLE, first_few, renamed
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import ROWS
+from fastrecord.interchange.source import ROWS, DamageError
 from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
 
@@ -65,8 +65,9 @@ _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "byte strings", _FLOATS: "floats", _INTS: "integers"}
 _KEYS = ("image/filename", "image/key", "file_name", "filename", "__key__")
 _LABELS = ("image/class/label", "label", "class", "class/label")
-_WAY_OUT = "copy or download this file again, then continue with `--resume`"
 _COMPRESSED = {"GZIP": "gzip", "ZLIB": "zlib"}
+# A run of records: number of the first one, bytes, where they begin and end, and what is wrong with some.
+Run: TypeAlias = tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]
 
 
 class TFRecordFormat(Format):
@@ -168,17 +169,9 @@ class TFRecordSource(ShardedSource):
     def __init__(self, paths: Sequence[str], settings: Mapping[str, str]) -> None:
         super().__init__(paths)
         samples: list[tuple[memoryview, NDArray[np.int64], NDArray[np.int64]]] = []
-        runs = self._runs(0)
-        try:
-            for _, data, starts, ends, bad in runs:
-                good = np.delete(np.arange(len(starts)), list(bad))[:SAMPLE]
-                samples.append((data, starts[good], ends[good]))
-                if sum(len(starts) for _, starts, _ in samples) >= SAMPLE:
-                    break
-        except FastRecordError:
-            # Damage after the first records is reported where the reading comes to it.
-            if not samples:
-                raise
+        for _, data, starts, ends, bad in first_few(self._few()):
+            good = np.delete(np.arange(len(starts)), list(bad))[:SAMPLE]
+            samples.append((data, starts[good], ends[good]))
         names: dict[str, None] = {}
         for data, starts, ends in samples:
             found, damaged = example_names(data, starts, ends)
@@ -201,11 +194,8 @@ class TFRecordSource(ShardedSource):
                 raise Code.NO_SUCH_FIELD.error(f"{paths[0]}: no feature {unknown!r}: there are {', '.join(names)}")
             # A map has no order.
             self._features = _infer(samples, sorted(names), lists, as_bytes)
-        renames = {} if card is not None else _renames(self._features)
-        self.fields = [
-            SourceField(name, feature.type, _origin(feature), renames.get(name))
-            for name, feature in self._features.items()
-        ]
+        fields = [SourceField(name, feature.type, _origin(feature)) for name, feature in self._features.items()]
+        self.fields = fields if card is not None else renamed(fields, keys=_KEYS)
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records; heads before `start` are read, data is not."""
@@ -259,44 +249,46 @@ class TFRecordSource(ShardedSource):
         reasons = {first + at: why for at, why in sorted(bad.items())}
         return Rows(first, len(starts), values, reasons)
 
-    def _runs(
-        self, start: int
-    ) -> Iterator[tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]]:
-        """Yield runs of records: number of the first, bytes, where they are, and what is wrong."""
-        for at, number in self.shards(start):
-            path, begun = self.paths[at], number
-            with open_file(path) as file:
-                kind = _compression(file.read(4096))
-            try:
-                with Blocks(path, _COMPRESSED.get(kind or "", "")) as blocks:
-                    while blocks.fill(_HEAD):
-                        blocks.short = number < start
-                        starts, ends, damaged, end, length, broken = find_tfrecords(blocks.ahead, check=number >= start)
-                        if len(starts):
-                            data = blocks.take(end)
-                            skipped = min(max(start - number, 0), len(starts))
-                            number += len(starts)
-                            if skipped and skipped < len(starts):
-                                damaged = find_tfrecords(data)[2]
-                            if skipped < len(starts):
-                                bad = {
-                                    each - skipped: "the CRC of its data is wrong"
-                                    for each in damaged
-                                    if each >= skipped
-                                }
-                                yield number - len(starts) + skipped, data, starts[skipped:], ends[skipped:], bad
-                        elif broken:
-                            raise DamageError("the CRC of its length is wrong: where the next record begins is unknown")
-                        elif length is not None:
-                            _reach(blocks, length, skip=number < start)
-                            number += number < start
-                    if blocks.ahead:
-                        raise DamageError(f"the file ends within its head, {len(blocks.ahead)} bytes after its start")
-            except DamageError as err:
-                raise Code.SOURCE.error(f"{path}: record {number}: {err}: {_WAY_OUT}") from err
-            if number == begun:
-                raise Code.SOURCE.error(f"{path}: record {number}: the file holds no record: {_WAY_OUT}")
-            self.end_shard(at, number)
+    def _few(self) -> Iterator[Run]:
+        """Yield runs until there are enough records to tell the features."""
+        count = 0
+        for run in self._runs(0):
+            yield run
+            count += len(run[2])
+            if count >= SAMPLE:
+                return
+
+    def _runs(self, start: int) -> Iterator[Run]:
+        """Yield runs of records."""
+        for number, (skipped, data, starts, ends, bad) in self.runs(start, _runs):
+            yield number + skipped, data, starts, ends, bad
+
+
+def _runs(path: str, skipped: int) -> Iterator[tuple[int, Run | None]]:
+    """Yield the number of records in each run, and the run without the records that are skipped."""
+    with open_file(path) as file:
+        kind = _compression(file.read(4096))
+    with Blocks(path, _COMPRESSED.get(kind or "", "")) as blocks:
+        while blocks.fill(_HEAD):
+            blocks.short = skipped > 0
+            starts, ends, damaged, end, length, broken = find_tfrecords(blocks.ahead, check=skipped <= 0)
+            count = len(starts)
+            if count:
+                data, passed = blocks.take(end), min(max(skipped, 0), count)
+                if 0 < passed < count:
+                    damaged = find_tfrecords(data)[2]
+                bad = {each - passed: "the CRC of its data is wrong" for each in damaged if each >= passed}
+                yield count, (passed, data, starts[passed:], ends[passed:], bad) if passed < count else None
+                skipped -= count
+            elif broken:
+                raise DamageError("the CRC of its length is wrong: where the next record begins is unknown")
+            elif length is not None:
+                _reach(blocks, length, skip=skipped > 0)
+                if skipped > 0:
+                    yield 1, None
+                    skipped -= 1
+        if blocks.ahead:
+            raise DamageError(f"the file ends within its head, {len(blocks.ahead)} bytes after its start")
 
 
 def _reach(blocks: Blocks, length: int, *, skip: bool) -> None:
@@ -370,18 +362,6 @@ def _is_text(value: memoryview) -> bool:
     with suppress(UnicodeDecodeError):
         return "\0" not in str(value, "utf-8")
     return False
-
-
-def _renames(features: Mapping[str, _Feature]) -> dict[str, str]:
-    """Return the names in a .frec file of the one image, the label and the key, and without dots."""
-    images = [name for name, each in features.items() if each.type.name == "image"]
-    labels = [name for name in _LABELS if name in features and features[name].type.name in ("int64", "string")]
-    keys = [name for name in _KEYS if name in features and features[name].type.name == "string"]
-    renames = {name: name.replace(".", "_") for name in features if "." in name}
-    for names, new in ((images, "image"), (labels, "label"), (keys, "key")):
-        if len(names) == 1 and new not in features:
-            renames[names[0]] = new
-    return renames
 
 
 def _origin(feature: _Feature) -> str:

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, library, usual_type
-from fastrecord.interchange.arrays import ArrayError, ArraySource, Column, Shard
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
 
 _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -112,7 +114,7 @@ def _open_saved(path: str) -> Shard:
                 f"torch.save(dataset.tensors, ...) ({_blocked(str(err)) or type(err).__name__})"
             ) from err
         raise Code.SOURCE.error(f"{path}: {reason} ({type(err).__name__}): copy the file again") from err
-    columns: dict[str, Column] = {}
+    columns: dict[str, Column | FastRecordError] = {}
     rest: dict[str, Any] = {}
     for name, value in _flat(found, os.path.splitext(os.path.basename(path))[0] or "data", path):
         if isinstance(value, torch.Tensor):
@@ -120,7 +122,7 @@ def _open_saved(path: str) -> Shard:
                 columns[name] = _tensor(path, name, value)
         else:
             rest[name] = value
-    counts = {column.count for column in columns.values()}
+    counts = {column.count for column in columns.values() if isinstance(column, Column)}
     for name, value in rest.items():
         kind = usual_type(value) if isinstance(value, (list, tuple)) and {len(value)} == counts and value else None
         if kind is not None:
@@ -150,28 +152,25 @@ def _flat(found: Any, name: str, path: str, depth: int = 0) -> Iterator[tuple[st
         raise Code.SOURCE.error(f"{path}: it holds a {type(found).__name__}, not tensors")
 
 
-def _tensor(path: str, name: str, value: Any) -> Column:
+def _tensor(path: str, name: str, value: Any) -> Column | FastRecordError:
     import torch
 
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
-        raise Code.SOURCE.error(f"{path}: tensor {name!r} is sparse, quantized or empty: save it dense")
+        return Code.SOURCE.error(f"{path}: tensor {name!r} is sparse, quantized or empty: save it dense")
     if value.numel() * value.itemsize > value.untyped_storage().nbytes():
-        raise Code.SOURCE.error(f"{path}: tensor {name!r} repeats its numbers (expand): save it with .contiguous()")
+        return Code.SOURCE.error(f"{path}: tensor {name!r} repeats its numbers (expand): save it with .contiguous()")
     value = value.detach()
     return _column(path, name, tuple(value.shape), value.dtype, partial(_items, value))
 
 
-def _column(path: str, name: str, shape: tuple[int, ...], dtype: Any, rows: Any) -> Column:
+def _column(path: str, name: str, shape: tuple[int, ...], dtype: Any, rows: Any) -> Column | FastRecordError:
     import torch
 
     title = str(dtype).removeprefix("torch.")
     try:
         kind = array(title, shape[1:]) if len(shape) > 1 else FieldType(array(title, ()).dtype or "")
-    except TypeError as err:
-        raise Code.SOURCE.error(
-            f"{path}: tensor {name!r} has values of type {dtype}, which a field cannot hold: name the other ones with "
-            "--set arrays=..."
-        ) from err
+    except TypeError:
+        return not_held(path, f"tensor {name}", dtype)
 
     def read(start: int, end: int) -> Any:
         try:
@@ -179,7 +178,7 @@ def _column(path: str, name: str, shape: tuple[int, ...], dtype: Any, rows: Any)
             # A copy: the file may change, and its mapping must not be what others read later.
             return found.clone() if dtype == torch.bfloat16 else found.contiguous().numpy().copy()
         except (RuntimeError, OSError, ValueError) as err:
-            raise ArrayError(f"{name}: {err}", ends=True) from err
+            raise EndError(f"{name}: {err}") from err
 
     row = max(math.prod(shape[1:]) * dtype.itemsize, 1)
     return Column(kind, f"tensor {name}", shape[0], row, read)

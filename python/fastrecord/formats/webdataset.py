@@ -22,12 +22,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastrecord._core import FastRecordError, image_size
+from fastrecord._core import image_size
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Bad,
@@ -46,7 +46,6 @@ from fastrecord.interchange import (
     usual_type,
 )
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.files.blocks import DamageError
 from fastrecord.interchange.files.contents import (
     IMAGE_ENDINGS,
     as_bits,
@@ -58,7 +57,7 @@ from fastrecord.interchange.files.contents import (
 )
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.tar import BLOCK, TarReader, tar_header
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.infer import SAMPLE, first_few, renamed
 from fastrecord.interchange.paths import expand
 from fastrecord.schema import FieldType, Schema
 
@@ -70,7 +69,6 @@ _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _KEY, _LABEL = "__key__", "label"
 _PADDING = bytes(BLOCK)
-_WAY_OUT = "copy or download this archive again, then continue with `--resume`"
 # A sample that is being read: its key, its values by field, and what is wrong with it.
 _Sample: TypeAlias = tuple[str, dict[str, memoryview | None], str | None]
 
@@ -154,23 +152,17 @@ class TarSource(ShardedSource):
         self._ignore_extras = settings.get("extras") == "ignore"
         # Extension -> name of the field; "*" ends the one of images, and stands for "jpg", "png" ...
         self._names: dict[str, str] = {}
-        first: list[_Sample] = []
-        try:
-            first.extend(sample for sample in islice(self._samples(0, None), SAMPLE) if sample[2] is None)
-        except FastRecordError:
-            # Damage after the first samples is reported where the reading comes to it.
-            if not first:
-                raise
+        samples = [sample for sample in first_few(self._samples(0, None)) if sample[2] is None]
         if self._card is None or not self._describe_by_card(self._card):
             self._card = None
-            if not first:
+            if not samples:
                 raise Code.SOURCE.error(f"{paths[0]}: record 0: none of the first {SAMPLE} samples can be read")
-            in_folders = all("/" in key and [*map(_image_base, values)] != [None] for key, values, _ in first)
-            in_folders = in_folders and all(len(values) == 1 for _, values, _ in first)
+            in_folders = all("/" in key and [*map(_image_base, values)] != [None] for key, values, _ in samples)
+            in_folders = in_folders and all(len(values) == 1 for _, values, _ in samples)
             # Members of a folder are counted in another way than the fields of samples.
             self.firsts = [0]
             self.folders = settings.get("layout", "folders" if in_folders else "webdataset") == "folders"
-            self._describe(first)
+            self._describe(samples)
 
     def read_as(self, name: str, kind: FieldType) -> bool:
         """Take numbers as the texts that they are in the archive."""
@@ -201,10 +193,10 @@ class TarSource(ShardedSource):
 
     def _describe(self, first: Sequence[_Sample]) -> None:
         """Find the fields and their types by the first samples."""
-        key = SourceField(_KEY, FieldType("string"), "paths of members", "key")
+        key = SourceField(_KEY, FieldType("string"), "paths of members")
         if self.folders:
             image = SourceField("image", FieldType("image"), "members of the archive")
-            self.fields = [image, SourceField(_LABEL, FieldType("string"), "folders of the members"), key]
+            self.fields = [image, SourceField(_LABEL, FieldType("string"), "folders of the members"), *renamed([key])]
             return
         # Images of one sample, such as a.jpg and a.png, are fields of their own; else the extension
         # of an image may change from sample to sample.
@@ -229,15 +221,8 @@ class TarSource(ShardedSource):
             self._names[field] = name
             kind = _type_of(name, [value for part in found.values() for value in part], self.paths[0])
             fields.append(SourceField(name, kind, f"files {', '.join(f'*.{extension}' for extension in found)}"))
-        images = [field.name for field in fields if field.type.name == "image"]
         labels = [field.name for field in fields if field.name.rpartition(".")[2] in ("cls", "class")]
-        taken = {field.name for field in fields}
-        pairs = ((images, "image"), (labels, _LABEL))
-        # Names of fields have no dots.
-        renames = {name: name.replace(".", "_") for name in taken if "." in name}
-        renames |= {names[0]: new for names, new in pairs if len(names) == 1 and new not in taken}
-        self.fields = [SourceField(each.name, each.type, each.origin, renames.get(each.name)) for each in fields]
-        self.fields.append(key)
+        self.fields = renamed([*fields, key], labels)
 
     def _records(self, start: int, names: Sequence[str]) -> Iterator[Sequence[Any] | Bad]:
         types = {field.name: field.type for field in self.fields}
@@ -283,25 +268,21 @@ class TarSource(ShardedSource):
             start: The number.
             names: The fields whose contents are wanted; None: all members, by extension.
         """
-        for at, number in self.shards(start):
-            path, begun = self.paths[at], number
-            try:
-                with TarReader(path, marker=self._marker) as archive:
-                    for sample in self._archive(archive, start - number, names):
-                        if number >= start:
-                            yield sample
-                        number += 1
-            except DamageError as err:
-                raise Code.SOURCE.error(f"{path}: record {number}: {err}: {_WAY_OUT}") from err
-            if number == begun:
-                raise Code.SOURCE.error(f"{path}: record {number}: the archive holds no sample: {_WAY_OUT}")
-            self.end_shard(at, number)
+        for _, sample in self.runs(start, partial(self._archive, names)):
+            yield sample
 
-    def _archive(self, archive: TarReader, skipped: int, names: AbstractSet[str] | None) -> Iterator[_Sample]:
-        """Yield the samples of an archive, the first `skipped` of them without contents.
+    def _archive(self, names: AbstractSet[str] | None, path: str, skipped: int) -> Iterator[tuple[int, _Sample | None]]:
+        """Yield the samples of an archive, None for the ones that are skipped.
 
         A sample is whole only when the next one begins: an error comes instead of the last one.
         """
+        with TarReader(path, marker=self._marker) as archive:
+            for sample in self._members(names, archive, skipped):
+                yield 1, sample if skipped <= 0 else None
+                skipped -= 1
+
+    def _members(self, names: AbstractSet[str] | None, archive: TarReader, skipped: int) -> Iterator[_Sample]:
+        """Yield the samples of an archive, without contents the ones that are skipped."""
         current: str | None = None
         values: dict[str, memoryview | None] = {}
         wrong: str | None = None

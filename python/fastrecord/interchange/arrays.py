@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.infer import renamed
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, EndError, Rows, SourceField, converted
 from fastrecord.schema import FieldType, array
 
-_LABELS = ("label", "labels", "target", "targets", "y")
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # A chunk is read whole where it takes at most this much.
-_LARGEST_CHUNK = 64 << 20
-
-
-class ArrayError(Exception):
-    """Rows cannot be read.
-
-    Args:
-        reason: Why.
-        ends: Whether nothing after them can be read either.
-    """
-
-    def __init__(self, reason: str, *, ends: bool = False) -> None:
-        super().__init__(reason)
-        self.ends = ends
+_LARGEST_CHUNK = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +28,8 @@ class Column:
         origin: What it is, for people.
         count: Number of rows.
         row_bytes: Size of a row, about.
-        read: Returns rows start to end as `Rows.columns` takes them; raises `ArrayError`.
+        read: Returns rows start to end as `Rows.columns` takes them. Raises `ValueError` if it cannot
+            read one, and `EndError` if nothing after it can be read.
         chunk: Rows that are stored together.
     """
 
@@ -58,38 +47,63 @@ class Shard:
 
     Attributes:
         path: Where it is.
-        columns: Its arrays, by name.
+        columns: Its arrays, by name, or why a field cannot hold one.
         metadata: What it says beside them, JSON-able.
         close: Releases it.
         own: Whether the names and their order are the ones that a .frec file had.
+        left_out: As `Source.left_out`.
     """
 
     path: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column | FastRecordError]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     own: bool = False
+    left_out: Sequence[str] = ()
+
+    @property
+    def held(self) -> dict[str, Column]:
+        """The arrays that a field can hold."""
+        return {name: column for name, column in self.columns.items() if isinstance(column, Column)}
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return next(iter(self.held.values())).count
 
 
-class ArraySource(Source):
+class ArraySource(CountedSource):
     """Records that are rows of arrays, in one or several files.
 
     Args:
         shards: The files, in order.
         chosen: Names of the arrays that are read; empty: all.
 
+    Attributes:
+        what: What an array is called, and the setting that names some.
+
     Raises:
         FastRecordError: arrays have different lengths, or files different arrays.
     """
 
+    what = "array", "arrays"
+
     def __init__(self, shards: Sequence[Shard], chosen: Sequence[str] = ()) -> None:
-        self.paths = [shard.path for shard in shards]
         self._shards = list(shards)
         try:
-            self._describe(chosen)
+            self._shards = [self._chosen(shard, chosen) for shard in shards]
+            for shard in self._shards:
+                self._check(shard)
         except BaseException:
             self.close()
             raise
+        super().__init__([shard.path for shard in shards], [shard.count for shard in self._shards])
+        first = self._shards[0]
+        fields = [SourceField(name, column.type, column.origin) for name, column in first.held.items()]
+        self.fields = fields if first.own else renamed(fields)
+        self.metadata = first.metadata
+        several = len(shards) > 1
+        self.left_out = [f"{each.path}: {what}" if several else what for each in shards for what in each.left_out]
 
     @classmethod
     def of(cls, items: Iterable[Any], open_one: Callable[[Any], Shard], chosen: Sequence[str] = ()) -> Self:
@@ -104,47 +118,82 @@ class ArraySource(Source):
             raise
         return cls(shards, chosen)
 
-    def _describe(self, chosen: Sequence[str]) -> None:
-        self._shards = [_chosen(shard, chosen) for shard in self._shards]
-        for shard in self._shards:
-            _check_lengths(shard)
-            _check_same(self._shards[0], shard)
-        counts = [next(iter(shard.columns.values())).count for shard in self._shards]
-        self._starts = np.cumsum([0, *counts]).tolist()
-        columns = self._shards[0].columns
-        fields = [SourceField(name, column.type, column.origin) for name, column in columns.items()]
-        self.fields = fields if self._shards[0].own else renamed(fields)
-        self.metadata = self._shards[0].metadata
+    def _chosen(self, shard: Shard, names: Sequence[str]) -> Shard:
+        noun, _ = self.what
+        columns = shard.columns
+        for name in names:
+            if name not in columns:
+                raise Code.SOURCE.error(f"{shard.path}: it has no {noun} {name!r}: it has {', '.join(columns)}")
+        columns = {name: columns[name] for name in names or columns}
+        for column in columns.values():
+            if isinstance(column, FastRecordError):
+                raise column
+        if not columns:
+            raise Code.SOURCE.error(f"{shard.path}: it holds no {noun}s with records")
+        return replace(shard, columns=columns)
+
+    def _check(self, shard: Shard) -> None:
+        """Check that arrays have one length, and the types of the first file's."""
+        noun, setting = self.what
+        lengths: dict[int, list[str]] = {}
+        for name, column in shard.held.items():
+            lengths.setdefault(column.count, []).append(name)
+        if len(lengths) > 1:
+            counts = "; ".join(f"{length:,}: {', '.join(names[:5])}" for length, names in sorted(lengths.items())[:10])
+            raise Code.MIXED_FIELDS.error(
+                f"{shard.path}: its {noun}s have different first lengths ({counts}): name the ones that belong "
+                f"together, such as --set {setting}={','.join(lengths[max(lengths)][:5])}"
+            )
+        first = self._shards[0]
+        mine, its = ({name: str(column.type) for name, column in each.held.items()} for each in (first, shard))
+        # The first values of a file without records do not tell their type.
+        if mine != its and shard.count:
+            differing = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
+            raise Code.MIXED_FIELDS.error(
+                f"{shard.path}: its {noun}s differ from the ones of {first.path}: "
+                + ", ".join(f"{name} ({its.get(name)}, not {mine.get(name)})" for name in differing[:5])
+                + f": import them one by one, or name the ones that all have with --set {setting}=..."
+            )
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records, in whole chunks where they are small."""
-        for at, shard in enumerate(self._shards):
-            first = self._starts[at]
-            local, count = max(start - first, 0), self._starts[at + 1] - first
-            columns = {name: shard.columns[name] for name in names}
-            step = _step(list(columns.values()))
-            while local < count:
-                end = min(local // step * step + step, count)
-                for rows in _rows(columns, local, end):
-                    if isinstance(rows, ArrayError):
-                        raise Code.SOURCE.error(f"{self.place(first + local)}: {rows}") from rows
-                    bad = {first + number: why for number, why in rows.bad.items()}
-                    yield replace(rows, start=first + rows.start, bad=bad)
-                    local = rows.start + rows.count
-
-    def count(self) -> int:
-        """Return the number of rows."""
-        return int(self._starts[-1])
+        for at, first in self.shards(start):
+            shard = self._shards[at]
+            columns = {name: column for name, column in shard.held.items() if name in names}
+            local, step = max(start - first, 0), _step(list(columns.values()))
+            while local < shard.count:
+                end = min(local // step * step + step, shard.count)
+                readers = {name: partial(_shifted, columns[name].read, local) for name in names}
+                try:
+                    for rows in converted(first + local, end - local, readers):
+                        yield from _divided(rows)
+                except EndError as err:
+                    raise Code.SOURCE.error(f"{self.place(first + local + err.row)}: {err}") from err
+                local = end
 
     def place(self, number: int) -> str:
-        """Return the file and the row."""
-        at = max(sum(start <= number for start in self._starts[:-1]) - 1, 0)
-        return f"{self.paths[at]}: record {number - self._starts[at]:,}"
+        """Return the file or folder of a record, and the record's number in it."""
+        at, local = self.locate(number)
+        return f"{self._shards[at].path}: record {local:,}"
 
     def close(self) -> None:
         """Release all files."""
         for shard in self._shards:
             shard.close()
+
+
+def _shifted(read: Callable[[int, int], Sequence[Any]], by: int, start: int, end: int) -> Sequence[Any]:
+    return read(by + start, by + end)
+
+
+def _divided(rows: Rows) -> Iterator[Rows]:
+    """Divide a run that is much larger than others, which a large chunk makes."""
+    if rows.count <= 2 * ROWS or rows.bad:
+        yield rows
+        return
+    for at in range(0, rows.count, ROWS):
+        columns = {name: values[at : at + ROWS] for name, values in rows.columns.items()}
+        yield Rows(rows.start + at, min(ROWS, rows.count - at), columns)
 
 
 def number_type(dtype: Any, shape: Sequence[int]) -> FieldType | None:
@@ -155,50 +204,12 @@ def number_type(dtype: Any, shape: Sequence[int]) -> FieldType | None:
     return array(dtype, shape) if shape else FieldType(array(dtype, ()).dtype or "")
 
 
-def renamed(fields: Sequence[SourceField]) -> list[SourceField]:
-    """Return fields with the names that they get by default: the one image, and the one label."""
-    names = {each.name for each in fields}
-    images = [each for each in fields if each.type.name == "image"]
-    labels = [
-        each for each in fields if each.type.name in _INTEGERS and each.name.rpartition("/")[2].lower() in _LABELS
-    ]
-    wanted = {found[0].name: name for name, found in (("image", images), ("label", labels)) if len(found) == 1}
-    return [
-        replace(each, rename=new) if (new := wanted.get(each.name)) and new not in names else each for each in fields
-    ]
-
-
-def _chosen(shard: Shard, names: Sequence[str]) -> Shard:
-    for name in names:
-        if name not in shard.columns:
-            raise Code.SOURCE.error(f"{shard.path}: it has no array {name!r}: it has {', '.join(shard.columns)}")
-    if not shard.columns:
-        raise Code.SOURCE.error(f"{shard.path}: it holds no arrays with records")
-    return replace(shard, columns={name: shard.columns[name] for name in names}) if names else shard
-
-
-def _check_lengths(shard: Shard) -> None:
-    lengths: dict[int, list[str]] = {}
-    for name, column in shard.columns.items():
-        lengths.setdefault(column.count, []).append(name)
-    if len(lengths) > 1:
-        counts = "; ".join(f"{length:,}: {', '.join(names[:5])}" for length, names in sorted(lengths.items())[:10])
-        largest = ",".join(lengths[max(lengths)][:5])
-        raise Code.MIXED_FIELDS.error(
-            f"{shard.path}: its arrays have different first lengths ({counts}): name the ones that belong together, "
-            f"such as --set arrays={largest}"
-        )
-
-
-def _check_same(first: Shard, other: Shard) -> None:
-    mine, its = ({name: str(column.type) for name, column in shard.columns.items()} for shard in (first, other))
-    if mine != its:
-        differing = sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name))
-        raise Code.MIXED_FIELDS.error(
-            f"{other.path}: its arrays differ from the ones of {first.path}: "
-            + ", ".join(f"{name} ({its.get(name)}, not {mine.get(name)})" for name in differing[:5])
-            + ": import them one by one, or name the ones that all have with --set arrays=..."
-        )
+def not_held(path: str, origin: str, dtype: Any, shape: Sequence[int] = (), setting: str = "arrays") -> FastRecordError:
+    """Return the error for an array whose values a field cannot hold."""
+    return Code.SOURCE.error(
+        f"{path}: {origin} has values of type {dtype}{list(shape) or ''}, which a field cannot hold: name the other "
+        f"ones with --set {setting}=..."
+    )
 
 
 def _step(columns: Sequence[Column]) -> int:
@@ -207,24 +218,3 @@ def _step(columns: Sequence[Column]) -> int:
     step = min(max(ROWS_BYTES // row, 1), ROWS)
     chunk = max((c.chunk for c in columns if c.chunk * row <= _LARGEST_CHUNK), default=1)
     return step // chunk * chunk if chunk <= step else chunk
-
-
-def _rows(columns: Mapping[str, Column], start: int, end: int) -> Iterator[Rows | ArrayError]:
-    """Yield rows; where some cannot be read, the others, and which ones are bad."""
-    try:
-        found = {name: column.read(start, end) for name, column in columns.items()}
-    except ArrayError as err:
-        if end - start > 1:
-            middle = (start + end) // 2
-            for half in (_rows(columns, start, middle), _rows(columns, middle, end)):
-                for rows in half:
-                    yield rows
-                    if isinstance(rows, ArrayError):
-                        return
-        else:
-            yield err if err.ends else Rows(start, 1, {name: [] for name in columns}, {start: str(err)})
-        return
-    for at in range(0, end - start, max(ROWS, 1)):
-        stop = min(at + ROWS, end - start)
-        part = found if stop - at == end - start else {name: values[at:stop] for name, values in found.items()}
-        yield Rows(start + at, stop - at, part)

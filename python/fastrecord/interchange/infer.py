@@ -7,19 +7,64 @@ not change the type of all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fastrecord._core import image_size
+from fastrecord._core import FastRecordError, image_size
 from fastrecord.errors import Code
-from fastrecord.interchange.source import SourceField
+from fastrecord.interchange.source import SourceField, T
 from fastrecord.schema import FieldType, array, list_
 
 # Values of the first records that decide.
 SAMPLE = 64
 _IMAGE = FieldType("image")
+# Last parts of names that labels have.
+_LABELS = frozenset(("label", "labels", "class", "cls", "target", "targets", "y"))
+_LABEL_TYPES = frozenset(
+    ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "string")
+)  # fmt: skip
+_KEYS = ("__key__",)
+
+
+def first_few(items: Iterator[T], count: int = SAMPLE) -> list[T]:
+    """Return the first items, fewer if an error comes after some: reading meets it again."""
+    found: list[T] = []
+    try:
+        for item in items:
+            found.append(item)
+            if len(found) == count:
+                break
+    except FastRecordError:
+        if not found:
+            raise
+    return found
+
+
+def renamed(
+    fields: Sequence[SourceField], labels: Sequence[str] = (), keys: Sequence[str] = _KEYS
+) -> list[SourceField]:
+    """Return fields with the names that they get by default: the one image, label and key, and none with dots.
+
+    Args:
+        fields: The fields of a source.
+        labels: The ones that are labels; empty: what their names say.
+        keys: Names of fields of keys.
+    """
+    types = {each.name: each.type for each in fields}
+    last = {name: re.split(r"[/.]", name)[-1].lower() for name, kind in types.items() if kind.name in _LABEL_TYPES}
+    labels = labels or [name for name in last if name in _LABELS] or [name for name in last if last[name] in _LABELS]
+    names = {
+        "image": [name for name, kind in types.items() if kind.name == "image"],
+        "label": labels,
+        "key": [name for name in keys if name in types and types[name].name in ("string", "bytes")],
+    }
+    renames = {name: name.replace(".", "_") for name in types if "." in name}
+    renames |= {found[0]: new for new, found in names.items() if len(found) == 1 and new not in types}
+    return [replace(each, rename=renames.get(each.name)) for each in fields]
 
 
 def most(answers: Iterable[bool]) -> bool:
@@ -82,15 +127,12 @@ def common_type(values: Sequence[Any]) -> FieldType | None:
     return {"bool": FieldType("bool"), "str": FieldType("string"), "json": FieldType("json")}.get(kind)
 
 
-def infer_fields(
-    samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str], renames: Mapping[str, str], where: str
-) -> list[SourceField]:
+def infer_fields(samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str], where: str) -> list[SourceField]:
     """Return the fields of a source from values of its first records.
 
     Args:
         samples: Name of a field in the source -> its values in the first records, at least one.
         origins: What each field is in the source, for people.
-        renames: Names that fields get in a .frec file, for fields that have another one there.
         where: The source, for errors.
 
     Raises:
@@ -105,8 +147,8 @@ def infer_fields(
                 f"{where}: field {name!r}: its first {len(values)} values are of several types, {', '.join(found)}: "
                 f"leave it out by naming the other fields with --map, or give one type with --type {name}=TYPE"
             )
-        fields.append(SourceField(name, kind, origins.get(name, ""), renames.get(name)))
-    return fields
+        fields.append(SourceField(name, kind, origins.get(name, "")))
+    return renamed(fields)
 
 
 def _kind(value: Any) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import numpy as np
+
+from fastrecord.errors import Code
 from fastrecord.schema import FieldType
 
+T = TypeVar("T")
 # A run of records is handed over when it holds this much: enough to fill several threads, little
 # enough for a few of them to wait in memory.
 ROWS_BYTES = 8 << 20
@@ -162,6 +167,10 @@ class Source(ABC):
         return [os.path.basename(path) for path in self.paths]
 
 
+class DamageError(Exception):
+    """A file cannot be read further; the message says why, without the place."""
+
+
 class ShardedSource(Source):
     """A source of several files, one after the other, whose numbers of records are not known before.
 
@@ -186,10 +195,133 @@ class ShardedSource(Source):
         if len(self.firsts) == at + 1:
             self.firsts.append(number)
 
+    def runs(self, start: int, read: Callable[[str, int], Iterator[tuple[int, T | None]]]) -> Iterator[tuple[int, T]]:
+        """Yield the number of the first record of each run from record `start` on, and the run.
+
+        Args:
+            start: A record's number.
+            read: Takes a file and how many of its records to skip; yields the number of records in
+                each run, and the run, None if it is skipped. Raises `DamageError`.
+
+        Raises:
+            FastRecordError: a file is damaged, or holds no record.
+        """
+        for at, number in self.shards(start):
+            first = number
+            try:
+                for count, run in read(self.paths[at], start - first):
+                    if run is not None:
+                        yield number, run
+                    number += count
+                if number == first:
+                    raise DamageError("the file holds no record")
+            except DamageError as err:
+                raise Code.SOURCE.error(
+                    f"{self.paths[at]}: record {number}: {err}: copy or download this file again, then continue with "
+                    "`--resume`"
+                ) from err
+            self.end_shard(at, number)
+
     def place(self, number: int) -> str:
         """Return the file of a record and its number in the source."""
         at = min(bisect_right(self.firsts, number), len(self.paths)) - 1
         return f"{self.paths[at]}: record {number}"
+
+
+class CountedSource(ShardedSource):
+    """A source of several files, one after the other, whose numbers of records are known."""
+
+    def __init__(self, paths: Sequence[str], counts: Iterable[int]) -> None:
+        super().__init__(paths)
+        self.firsts = list(accumulate(counts, initial=0))
+
+    def shards(self, start: int) -> Iterator[tuple[int, int]]:
+        """See `ShardedSource.shards`; `end_shard` need not be called."""
+        at = bisect_right(self.firsts, start) - 1
+        yield from enumerate(self.firsts[at:-1], at)
+
+    def count(self) -> int:
+        """Return the number of records."""
+        return self.firsts[-1]
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return the file of a record, by its place in `paths`, and the record's number in it."""
+        at = min(bisect_right(self.firsts, number), len(self.firsts) - 1) - 1
+        return at, number - self.firsts[at]
+
+    def place(self, number: int) -> str:
+        """Return the file of a record and its number in it."""
+        at, local = self.locate(number)
+        return f"{self.paths[at]}: record {local:,}"
+
+
+class EndError(ValueError):
+    """Neither a record nor anything after it can be read.
+
+    Attributes:
+        row: The record's place in the run that was read.
+    """
+
+    row = 0
+
+
+def converted(
+    start: int,
+    count: int,
+    readers: Mapping[str, Callable[[int, int], Sequence[Any]]],
+    bad: Mapping[int, str] | None = None,
+) -> Iterator[Rows]:
+    """Read a run, and find the records that are bad if it cannot be read as a whole.
+
+    Args:
+        start: Number of its first record.
+        count: How many records it has.
+        readers: Name of a field -> returns the values of rows a to b of the run. Raises `ValueError`
+            if one of them is bad, and `EndError` if nothing after it can be read.
+        bad: What is wrong with records that are bad anyway.
+    """
+    wrong = {number - start: reason for number, reason in (bad or {}).items()}
+    parts: list[dict[str, Any]] = []
+    end: EndError | None = None
+    try:
+        parts.extend(_good_rows(readers, 0, count, wrong))
+    except EndError as err:
+        end, count = err, err.row
+    if count:
+        columns = parts[0] if len(parts) == 1 else {name: _joined([part[name] for part in parts]) for name in readers}
+        yield Rows(start, count, columns, {start + row: reason for row, reason in sorted(wrong.items())})
+    if end is not None:
+        raise end
+
+
+def _good_rows(
+    readers: Mapping[str, Callable[[int, int], Sequence[Any]]], first: int, end: int, wrong: dict[int, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the values of rows, by field, without the ones that are wrong, which are added to `wrong`."""
+    name = ""
+    try:
+        if not (wrong and any(row in wrong for row in range(first, end))):
+            values = {}
+            for name, read in readers.items():
+                values[name] = read(first, end)
+            yield values
+            return
+    except ValueError as err:
+        if end - first == 1 and isinstance(err, EndError):
+            err.row = first
+            raise
+        if end - first == 1:
+            wrong[first] = f"field {name!r}: {err}"
+    if end - first > 1:
+        middle = (first + end) // 2
+        yield from _good_rows(readers, first, middle, wrong)
+        yield from _good_rows(readers, middle, end, wrong)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return list(chain.from_iterable(parts))
 
 
 def gather(records: Iterable[Sequence[Any] | Bad], start: int, names: Sequence[str]) -> Iterator[Rows]:

@@ -190,7 +190,7 @@ def test_a_damaged_chunk_makes_its_records_bad(tmp_path: Path) -> None:
     with opened(path) as source:
         bad = bad_records(source)
         assert list(bad) == list(range(30, 40))
-        assert bad[30].startswith("x: ")
+        assert bad[30].startswith("field 'x': ")
         rows = next(source.read(0, ["x", "t"]))
         assert rows.columns["t"] == [f"{n}" for n in rows.numbers]
         assert [row[0] // 4 for row in rows.columns["x"]] == list(rows.numbers)

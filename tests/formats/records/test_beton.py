@@ -73,7 +73,7 @@ def test_files_of_ffcv_come_in_from_any_record_on(tmp_path: Path, mode: str) -> 
             "meta": "json",
             "tensor": "array(int16, (2,))",
         }
-        assert renames(source) == ({"label": "label"} if mode == "raw" else {"img": "image", "label": "label"})
+        assert renames(source) == ({} if mode == "raw" else {"img": "image"})
         assert source.count() == COUNT
         assert source.place(3) == f"{path}: record 3"
         for start in (0, 1, 7, 12, 13):
@@ -139,10 +139,10 @@ def test_values_outside_of_the_file_are_bad_records(tmp_path: Path) -> None:
     path.write_bytes(whole)
     bad = bad_of(path)
     assert {number: why.split(":")[0] for number, why in bad.items()} == {
-        1: "'img'",
-        3: "'raw'",
-        5: "'grid'",
-        7: "'meta'",
+        1: "field 'img'",
+        3: "field 'raw'",
+        5: "field 'grid'",
+        7: "field 'meta'",
     }
     assert "not in the file" in bad[1]
     with open_source(BETON, path) as source:

@@ -88,7 +88,7 @@ def test_a_saved_data_set_comes_in(tmp_path: Path, dataset: Any) -> None:
             "meta.b": "string",
         }
         dots = {"meta.a": "meta_a", "meta.b": "meta_b"}
-        assert renames(source) == {"img": "image", "label": "label"} | dots
+        assert renames(source) == {"img": "image"} | dots
         assert source.classes == ["cat", "dog", "fox"]
         check(records(source), list(range(COUNT)))
         check(records(source, 17), list(range(17, COUNT)))

@@ -125,7 +125,7 @@ def test_shards_of_the_library_come_in_from_any_record_on(tmp_path: Path, kind: 
     assert registry.recognise(str(folder / "index.json"))[0].name == "mds"
     with open_source(chosen, folder) as source:
         assert types(source) == TYPES
-        assert renames(source) == {"jpg": "image", "label": "label"}
+        assert renames(source) == {"jpg": "image"}
         assert source.count() == COUNT
         assert len(source.paths) > 2
         for start in (0, 1, 5, 7, 8):
@@ -254,8 +254,8 @@ def test_values_that_cannot_be_read_are_bad_records(tmp_path: Path) -> None:
     source = open_source(MDS, folder)
     bad = foreign.bad(source)
     assert list(bad) == [0, at]
-    assert bad[0].startswith("'text': 'utf-8' codec")
-    assert bad[at].startswith("'meta': Expecting value")
+    assert bad[0].startswith("field 'text': 'utf-8' codec")
+    assert bad[at].startswith("field 'meta': Expecting value")
 
 
 class Hostile:

@@ -144,7 +144,7 @@ def test_all_types_come_in_from_any_record_on(tmp_path: Path, kind: str) -> None
     with open_source(chosen, path) as source:
         assert types(source) == EXPECTED
         dots = {f"nested.{name}": f"nested_{name}" for name in "abd"}
-        assert renames(source) == {"picture": "image", "label": "label"} | dots
+        assert renames(source) == {"picture": "image"} | dots
         assert source.classes == ["cat", "dog", "fox"]
         assert source.count() == COUNT
         assert source.place(12) == f"{path}: record 12"
@@ -211,10 +211,10 @@ def test_bad_values_are_bad_records(tmp_path: Path) -> None:
         source = open_source(PARQUET, write(kind, tmp_path / kind, data))
         rows = next(iter(source.read(0, [field.name for field in source.fields])))
         assert {number: why.split(":")[0] for number, why in rows.bad.items()} == {
-            1: "column 'text'",
-            2: "column 'numbers'",
-            3: "column 'picture'",
-            4: "column 'picture'",
+            1: "field 'text'",
+            2: "field 'numbers'",
+            3: "field 'picture'",
+            4: "field 'picture'",
         }
         assert "only its path" in rows.bad[3]
         assert list(rows.columns["text"]) == ["a"]
@@ -297,7 +297,7 @@ def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
     source = open_source(PARQUET, path)
     runs = source.read(0, ["text"])
     assert sum(rows.count for rows in itertools.islice(runs, 3)) == 3000
-    with pytest.raises(fr.FastRecordError, match=rf"{path}: record 3000: .*CRC.*FR752"):
+    with pytest.raises(fr.FastRecordError, match=rf"{path}: record 3,000: .*CRC.*FR752"):
         next(runs)
 
 
@@ -423,12 +423,12 @@ def test_structs_are_fields_and_the_path_of_an_image_is_the_key(tmp_path: Path) 
         "image.path": "string",
     }
     assert renames(source) == {
-        "label": "label", "image": "image", "objects.bbox": "objects_bbox", "objects.n.m": "objects_n_m",
+        "objects.bbox": "objects_bbox", "objects.n.m": "objects_n_m",
         "image.path": "key",
     }  # fmt: skip
     summary = fr.import_records(path, out, bad_files="skip")
     assert [(place, why.split(":")[0]) for place, why in summary.skipped] == [
-        (f"{path}: record {number}", f"column {name!r}")
+        (f"{path}: record {number}", f"field {name!r}")
         for number, name in ((1, "label"), (2, "caption"), (3, "seen"), (5, "label"), (6, "objects.bbox"))
     ]
     with fr.Reader(out) as reader:
@@ -458,7 +458,7 @@ def test_a_dry_run_counts_nulls_and_numbers_records_as_the_source_does(tmp_path:
     shown = good("import", with_nulls(tmp_path / "a.parquet"), "--dry-run")
     assert "nulls: 2 in label: --fill label=VALUE" in shown
     assert "nulls: 1 in objects_n_m" in shown
-    assert "record 1: bad: column 'label': the value is null" in shown
+    assert "record 1: bad: field 'label': the value is null" in shown
     assert [line for line in shown.splitlines() if line.startswith("record")][-1] == "record 7:"
     assert "np." not in shown
 

@@ -24,16 +24,14 @@ from numpy.typing import NDArray
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.format import Setting
-from fastrecord.interchange.infer import SAMPLE, most_images
+from fastrecord.interchange.infer import SAMPLE, most_images, renamed
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, SourceField, converted
 from fastrecord.interchange.stored import is_stored, open_file
 from fastrecord.schema import FieldType, array, list_
 
 # Records that are looked at to tell images from other bytes; few, since each may be large.
 _FIRST = 16
-_LABELS = ("label", "labels", "class", "cls", "target")
-_CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "string")
 # The allocator keeps the memory of pages, which in larger groups may be large. Giving it back costs
 # as much as reading, because it must be found again.
 _LARGE_GROUP = 64 << 20
@@ -260,7 +258,7 @@ class _Column:
     nulls: Any = None
 
 
-class ArrowSource(Source):
+class ArrowSource(CountedSource):
     """Records of one or more files with the same columns.
 
     Args:
@@ -284,16 +282,14 @@ class ArrowSource(Source):
         *,
         structs: bool = True,
     ) -> None:
+        super().__init__([file.path for file in files], [file.rows for file in files])
         self._files = files
         self._structs = structs
-        self.paths = [file.path for file in files]
-        self._ends = np.cumsum([file.rows for file in files], dtype=np.int64)
-        self._rows = int(self._ends[-1])
         self._indices = indices
-        if indices is not None and len(indices) and not 0 <= indices.min() <= indices.max() < self._rows:
+        if indices is not None and len(indices) and not 0 <= indices.min() <= indices.max() < self.firsts[-1]:
             raise Code.SOURCE.error(
                 f"{self.paths[0]}: its indices name records from {indices.min()} to {indices.max()}, but there are "
-                f"{self._rows}: save the data set again"
+                f"{self.firsts[-1]}: save the data set again"
             )
         own = files[0].schema.metadata or {}
         self._card = Card.from_json(own.get(CARD.encode()))
@@ -306,19 +302,17 @@ class ArrowSource(Source):
 
     def count(self) -> int:
         """Return the number of records."""
-        return self._rows if self._indices is None else len(self._indices)
+        return self.firsts[-1] if self._indices is None else len(self._indices)
 
     def place(self, number: int) -> str:
         """Return the file, and the record's number in it."""
-        number = number if self._indices is None else int(self._indices[number])
-        file = min(bisect_right(self._ends, number), len(self._files) - 1)
-        return f"{self.paths[file]}: record {number - (int(self._ends[file - 1]) if file else 0)}"
+        return super().place(number if self._indices is None else int(self._indices[number]))
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
         at = start
         for file, batch in self._batches(start, self._of(names)):
-            yield self._rows_of(batch, file, at, names)
+            yield from self._rows_of(batch, file, at, names)
             at += batch.num_rows
 
     def fill(self, name: str, value: Any) -> bool:
@@ -344,8 +338,7 @@ class ArrowSource(Source):
         if self._indices is not None:
             yield from self._selected(start, names)
             return
-        for file in range(bisect_right(self._ends, start), len(self._files)):
-            first = int(self._ends[file - 1]) if file else 0
+        for file, first in self.shards(start):
             at = max(start, first)
             try:
                 for batch in self._files[file].batches(at - first, names):
@@ -355,7 +348,7 @@ class ArrowSource(Source):
                 raise self._damaged(at, err) from err
             except OSError as err:  # pyarrow raises it for damage too, then without errno
                 raise (err if err.errno else self._damaged(at, err)) from err
-            if at != self._ends[file] or self._files[file].broken is not None:
+            if at != self.firsts[file + 1] or self._files[file].broken is not None:
                 raise self._damaged(at, self._files[file].broken or "the file ends before its last record")
 
     def _selected(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
@@ -365,15 +358,14 @@ class ArrowSource(Source):
             rows = self._indices[at : at + step]
             order = np.argsort(rows, kind="stable")
             ascending = rows[order]
-            files = np.searchsorted(self._ends, ascending, "right")
+            files = np.searchsorted(self.firsts, ascending, "right") - 1
             try:
                 parts: list[Any] = []
                 for number in np.unique(files).tolist():
                     file = self._files[number]
                     if not isinstance(file, IpcFile):
                         raise Code.SOURCE.error(f"{file.path}: indices select records of Arrow files only")
-                    first = int(self._ends[number - 1]) if number else 0
-                    parts.extend(file.take(ascending[files == number] - first, names))
+                    parts.extend(file.take(ascending[files == number] - self.firsts[number], names))
                 back = np.empty(len(rows), np.int64)
                 back[order] = np.arange(len(rows))
                 batch = pa.concat_batches(parts).take(pa.array(back))
@@ -383,29 +375,14 @@ class ArrowSource(Source):
             at += len(rows)
             step = int(min(max(ROWS_BYTES * len(rows) // max(batch.nbytes, 1), 1), ROWS))
 
-    def _rows_of(self, batch: Any, file: int, start: int, names: Sequence[str]) -> Rows:
+    def _rows_of(self, batch: Any, file: int, start: int, names: Sequence[str]) -> Iterator[Rows]:
         columns = self._columns if file == 0 else self._columns_of(self._files[file])
+        readers = {}
         for name in names:
-            columns[name].nulls = self._columns[name].nulls
-        arrays = {name: columns[name].pick(batch.column(columns[name].of)) for name in names}
-        try:
-            values = {name: _values(columns[name], arrays[name]) for name in names}
-            return Rows(start, batch.num_rows, values)
-        except ValueError:  # find the records that are bad
-            rows: dict[str, list[Any]] = {name: [] for name in names}
-            bad = {}
-            for row in range(batch.num_rows):
-                name = ""
-                try:
-                    record = []
-                    for name in names:
-                        record.append(_values(columns[name], arrays[name].slice(row, 1))[0])
-                except ValueError as err:
-                    bad[start + row] = f"column {name!r}: {err}"
-                    continue
-                for name, value in zip(names, record, strict=True):
-                    rows[name].append(value)
-            return Rows(start, batch.num_rows, rows, bad)
+            column = columns[name]
+            column.nulls = self._columns[name].nulls
+            readers[name] = partial(_part, column, column.pick(batch.column(column.of)))
+        return converted(start, batch.num_rows, readers)
 
     def _columns_of(self, file: ArrowFile) -> dict[str, _Column]:
         columns: dict[str, _Column] = {}
@@ -430,7 +407,7 @@ class ArrowSource(Source):
         files = [field.name for field in self._files[0].schema if _is_pair(field.type) and field.name in columns]
         if len(files) != 1 or columns.keys() & {"key", "__key__", f"{files[0]}.path"} or self._card is not None:
             files = []
-        if not (names or files) or not self._rows:
+        if not (names or files) or not self.firsts[-1]:
             return
         for _, batch in self._batches(0, self._of([*names, *files])):
             for name in files:
@@ -464,24 +441,18 @@ class ArrowSource(Source):
                     )
 
     def _fields(self) -> list[SourceField]:
-        columns = self._columns
-        named = [name for name, column in columns.items() if column.classes is not None and name == column.of]
-        images = [name for name, column in columns.items() if column.type.name == "image"]
-        labels = named or [name for name in columns if name in _LABELS and columns[name].type.name in _CLASS_TYPES]
-        renames = {names[0]: to for names, to in ((images, "image"), (labels, "label")) if len(names) == 1}
-        renames |= {"__key__": "key"} if "__key__" in columns else {f"{name}.path": "key" for name in self._paths}
-        renames |= {name: name.replace(".", "_") for name in columns if "." in name and name not in renames}
-        # A name that another column has already stays with it.
-        renames = {name: to for name, to in renames.items() if to == name or to not in columns}
-        label = next((name for name in named if renames.get(name) == "label"), None)
-        self.classes = columns[label].classes if label is not None else None
-        if self._card is not None:
-            renames, self.classes = {}, self._card.metadata.get("classes")
         fields = []
-        for name, column in columns.items():
+        for name, column in self._columns.items():
             origin = _origin(self._files[0].schema.field(column.of), self._features.get(column.of))
             origin = origin if name == column.of else f"{name.removeprefix(column.of + '.')} of the {origin}"
-            fields.append(SourceField(name, column.type, origin, renames.get(name)))
+            fields.append(SourceField(name, column.type, origin))
+        if self._card is not None:
+            self.classes = self._card.metadata.get("classes")
+            return fields
+        classes = {n: c.classes for n, c in self._columns.items() if c.classes is not None and n == c.of}
+        fields = renamed(fields, [*classes], ["__key__", *(f"{name}.path" for name in self._paths)])
+        label = next((each.name for each in fields if (each.rename or each.name) == "label"), "")
+        self.classes = classes.get(label)
         return fields
 
     def _damaged(self, number: int, reason: object) -> Exception:
@@ -534,6 +505,10 @@ def _origin(field: Any, feature: _Feature | None) -> str:
     kind = kind if len(kind) <= 60 else f"{kind[:57]}..."
     name = feature.get("_type") if feature is not None else None
     return f"column of {kind}" if name in (None, "Value") else f"column of {kind}, {name}"
+
+
+def _part(column: _Column, values: Any, first: int, end: int) -> Any:
+    return _values(column, values.slice(first, end - first))
 
 
 def _values(column: _Column, values: Any) -> Any:

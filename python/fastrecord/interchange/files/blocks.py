@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from fastrecord.interchange.libraries import library
+from fastrecord.interchange.source import DamageError
 from fastrecord.interchange.stored import is_stored, open_file, size_of
 
 # Size of a read. A run of records keeps its blocks alive.
@@ -17,10 +18,6 @@ _READ = 4 << 20
 # A read that only passes over values.
 _SKIPPED = 64 << 10
 COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
-
-
-class DamageError(Exception):
-    """A file cannot be read further; the message says why, without the place."""
 
 
 class Blocks:

@@ -7,25 +7,25 @@ records. A record has several parts: uint32 sizes of the parts whose size varies
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord.errors import Code
-from fastrecord.interchange.files.unpickle import plain
-from fastrecord.interchange.infer import SAMPLE, usual_type
+from fastrecord.interchange.files.unpickle import PickleError, plain
+from fastrecord.interchange.infer import SAMPLE, renamed, usual_type
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, SourceField, converted
 from fastrecord.interchange.stored import open_file, size_of
 from fastrecord.schema import FieldType, array
 
 _Ints: TypeAlias = NDArray[np.int64]
 _DAMAGED = "the file is damaged or cut short; get it again, or import the files before and after it"
-_LABELS = ("label", "labels", "class", "cls", "target")
 # Values of at most so many bytes are gathered by indices, larger ones by copying each.
 _SMALL = 64
 FRAMED = b"LDFZ01\0\0"
@@ -286,14 +286,14 @@ class Part:
     pictures: bool = False
 
 
-class ChunkSource(Source):
+class ChunkSource(CountedSource):
     """Records in files.
 
     Args:
         files: The files, in order.
         parts: The parts of each record.
         metadata: Entries for the metadata of a .frec file.
-        renames: Names of fields in a .frec file; None: the usual ones.
+        own: Whether the parts have the names that a .frec file had.
         headless: Whether a record has one part and says no size.
     """
 
@@ -302,42 +302,30 @@ class ChunkSource(Source):
         files: Sequence[ChunkFile],
         parts: Sequence[Part],
         metadata: Mapping[str, Any],
-        renames: Callable[[Mapping[str, FieldType]], Mapping[str, str]] | None = None,
         *,
+        own: bool = False,
         headless: bool = False,
     ) -> None:
+        super().__init__([file.path for file in files], [file.count for file in files])
         self._files = files
         self._headless = headless
         self._parts = parts
-        self.paths = [file.path for file in files]
         self.metadata = metadata
         self.classes = metadata.get("classes")
-        self._ends = np.cumsum([file.count for file in files], dtype=np.int64)
         self._find_types()
-        types = {part.name: part.type or FieldType("bytes") for part in parts}
-        names = (renames or usual_renames)(types)
-        self.fields = [SourceField(part.name, types[part.name], part.origin, names.get(part.name)) for part in parts]
-
-    def count(self) -> int:
-        """Return the number of records."""
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def place(self, number: int) -> str:
-        """Return the file, and the record's number in it."""
-        file = min(bisect_right(self._ends, number), len(self._files) - 1)
-        return f"{self.paths[file]}: record {number - (int(self._ends[file - 1]) if file else 0)}"
+        fields = [SourceField(part.name, part.type or FieldType("bytes"), part.origin) for part in parts]
+        self.fields = fields if own else renamed(fields)
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
         at = start
         for block in self._blocks(start):
-            yield self._rows(block, at, names)
+            yield from self._rows(block, at, names)
             at += len(block.starts)
 
     def _blocks(self, start: int) -> Iterator[Block]:
         at = start
-        for file in range(bisect_right(self._ends, start), len(self._files)):
-            first = int(self._ends[file - 1]) if file else 0
+        for file, first in self.shards(start):
             try:
                 for block in self._files[file].blocks(at - first):
                     yield block
@@ -345,31 +333,16 @@ class ChunkSource(Source):
             except ValueError as err:
                 raise Code.SOURCE.error(f"{self.place(at)}: {err}: {_DAMAGED}") from err
 
-    def _rows(self, block: Block, start: int, names: Sequence[str]) -> Rows:
-        parts = [part for name in names for part in self._parts if part.name == name]
+    def _rows(self, block: Block, start: int, names: Sequence[str]) -> Iterator[Rows]:
         places, good = self._divide(block)
-        count = len(block.starts)
-        if good.all():
-            try:
-                columns = {part.name: part.values(Block(block.memory, *places[part.name])) for part in parts}
-                return Rows(start, count, columns)
-            except ValueError:  # find the records that are bad
-                pass
         bad = {start + row: "the sizes of its parts are not its own size" for row in np.flatnonzero(~good).tolist()}
-        found: dict[str, list[Any]] = {part.name: [] for part in parts}
-        for row in np.flatnonzero(good).tolist():
-            record = []
-            for part in parts:
-                starts, ends = places[part.name]
-                try:
-                    record.append(part.values(Block(block.memory, starts[row : row + 1], ends[row : row + 1]))[0])
-                except ValueError as err:
-                    bad[start + row] = f"{part.name!r}: {err}"
-                    break
-            else:
-                for part, value in zip(parts, record, strict=True):
-                    found[part.name].append(value)
-        return Rows(start, count, found, bad)
+        readers = {
+            part.name: partial(_values, part, block.memory, *places[part.name])
+            for name in names
+            for part in self._parts
+            if part.name == name
+        }
+        return converted(start, len(block.starts), readers, bad)
 
     def _divide(self, block: Block) -> tuple[dict[str, tuple[_Ints, _Ints]], NDArray[np.bool_]]:
         """Return where each part of each record lies, and which records are well divided."""
@@ -403,7 +376,7 @@ class ChunkSource(Source):
         part_of = {part.name: part for part in self._parts}
         first = Block(block.memory, block.starts[:SAMPLE], block.ends[:SAMPLE])
         for name in names:  # each on its own: what one cannot hold says nothing of the others
-            values = list(self._rows(first, 0, [name]).columns[name])
+            values = [value for rows in self._rows(first, 0, [name]) for value in rows.columns[name]]
             kind = usual_type(values) if values else FieldType("json")
             if kind is None:
                 found = sorted({type(value).__name__ for value in values})
@@ -416,17 +389,8 @@ class ChunkSource(Source):
             part_of[name].type = kind
 
 
-def usual_renames(types: Mapping[str, FieldType]) -> dict[str, str]:
-    """Return the names in a .frec file of fields that are named otherwise: the image, the label, the key.
-
-    Args:
-        types: The source's fields.
-    """
-    images = [name for name, kind in types.items() if kind.name == "image"]
-    labels = [name for name, kind in types.items() if name in _LABELS and (kind.shape == () or kind.name == "string")]
-    keys = [name for name in types if name == "__key__"]
-    pairs = [(images, "image"), (labels, "label"), (keys, "key")]
-    return {names[0]: new for names, new in pairs if len(names) == 1 and (names[0] == new or new not in types)}
+def _values(part: Part, memory: memoryview, starts: _Ints, ends: _Ints, first: int, end: int) -> Any:
+    return part.values(Block(memory, starts[first:end], ends[first:end]))
 
 
 def picture(data: memoryview) -> NDArray[np.uint8]:
@@ -445,6 +409,21 @@ def picture(data: memoryview) -> NDArray[np.uint8]:
     return flat.reshape((height, width) if channels == 1 else (height, width, channels))
 
 
+def items(data: memoryview, head: int = 0) -> list[memoryview]:
+    """Return the items of a list: `head` bytes, uint32 count, sizes; the items.
+
+    Raises:
+        ValueError: the sizes are not the list's own size.
+    """
+    begin = head + 4 + 4 * int.from_bytes(data[head : head + 4], "little")
+    if len(data) < begin:
+        raise ValueError("the head of the list is damaged")
+    ends = np.cumsum([begin, *np.frombuffer(data[head + 4 : begin], "<u4")], dtype=np.int64).tolist()
+    if ends[-1] != len(data):
+        raise ValueError("the sizes of the list's items are not its own size")
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
 def text(data: memoryview) -> str:
     """Return UTF-8 as text."""
     return str(data, "utf-8")
@@ -458,8 +437,8 @@ def pickled(data: memoryview) -> Any:
     """
     try:
         return plain(data)
-    except Exception as err:
-        raise ValueError(str(err)) from err
+    except PickleError as err:
+        raise ValueError(err.reason) from err
 
 
 def each(read: Callable[[memoryview], Any]) -> Callable[[Block], Any]:

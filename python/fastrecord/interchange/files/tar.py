@@ -13,7 +13,8 @@ import zlib
 from types import TracebackType
 from typing import Self
 
-from fastrecord.interchange.files.blocks import Blocks, DamageError
+from fastrecord.interchange.files.blocks import Blocks
+from fastrecord.interchange.source import DamageError
 
 BLOCK = 512
 # Long names and pax headers are kept in memory.

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 
 # Deeper nesting is no record of a data set, and recursive code after us could not take it.
@@ -48,15 +49,27 @@ def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes", views
         views: Whether long bytes become memoryviews of `data`, which saves a copy.
 
     Raises:
-        FastRecordError: it holds anything else, is damaged or cut short (`Code.PICKLE`); the message
-            does not name the source.
+        PickleError: it holds anything else, is damaged or cut short; the message does not name the
+            source.
     """
     try:
         return _Machine(memoryview(data).cast("B"), strings, _VIEWED if views else sys.maxsize).run()
     except _RefusedError as err:
-        raise Code.PICKLE.error(str(err)) from None
+        raise PickleError(str(err)) from None
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error, AttributeError) as err:
-        raise Code.PICKLE.error(f"the pickle is damaged: {type(err).__name__}: {err}") from None
+        raise PickleError(f"the pickle is damaged: {type(err).__name__}: {err}") from None
+
+
+class PickleError(FastRecordError):
+    """A pickle is not of plain data, or is damaged.
+
+    Attributes:
+        reason: Why, without the code that ends the message.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Code.PICKLE.text(reason))
+        self.reason = reason
 
 
 class _RefusedError(Exception):
