@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import crc32c
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache
 from tests.store.conftest import BYTES, Data, assert_once, payload
@@ -177,9 +178,27 @@ def test_a_manifest_is_not_taken_for_new(tmp_path: Path, monkeypatch: pytest.Mon
         os.utime(path, (time.time() + 3600, time.time() + 3600))
     else:
         head, _, content = path.read_bytes().partition(b"\n")
-        crc, asked, _, etag = head.split(b" ")
-        path.write_bytes(b"%s %s another-start %s\n%s" % (crc, asked, etag, content))
+        _, asked, _, etag = head.split(b" ")
+        body = b"%s another-start %s\n%s" % (asked, etag, content)
+        path.write_bytes(b"%08x %s" % (crc32c(body), body))
     assert cache.manifest("s3://bucket/dataset.json", lambda _: Answer(b"new", 3, "2")) == b"new"
+
+
+def test_a_manifest_with_a_changed_bit_is_asked_for_again(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path / "cache"))
+    assert cache.manifest("s3://bucket/dataset.json", lambda _: Answer(b"content", 7, '"1"')) == b"content"
+    (path,) = tmp_path.glob("cache/*.json")
+    good = path.read_bytes()
+    for bit in range(8 * len(good)):
+        path.write_bytes(good[: bit // 8] + bytes([good[bit // 8] ^ (1 << bit % 8)]) + good[bit // 8 + 1 :])
+        etags: list[str | None] = []
+
+        def ask(etag: str | None, etags: list[str | None] = etags) -> Answer:
+            etags.append(etag)
+            return Answer(b"content", 7, '"1"')
+
+        assert cache.manifest("s3://bucket/dataset.json", ask) == b"content"
+        assert etags == [None]
 
 
 def test_a_limit_is_kept_by_several_processes(server: Server, stored: Data, tmp_path: Path) -> None:

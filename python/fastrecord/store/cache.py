@@ -368,8 +368,9 @@ class Cache:
                 raise AssertionError
             if self.is_named and (answer is not None or together):
                 asked = b"%d %s" % (time.monotonic(), boot_id().strip())
+                body = b"%s %s\n" % (asked, (etag or "").encode()) + content
                 with self.explained(), contextlib.suppress(PermissionError):  # another user's, with the sticky bit
-                    write_whole(path, b"%08x %s %s\n" % (crc32c(content), asked, (etag or "").encode()) + content)
+                    write_whole(path, b"%08x " % crc32c(body) + body)
         return content
 
     def _known_manifest(self, path: str) -> tuple[str | None, bytes, float] | None:
@@ -378,12 +379,13 @@ class Cache:
             return None
         try:
             with os.fdopen(open_file(path), "rb") as file:
-                line, _, content = file.read().partition(b"\n")
+                crc, _, body = file.read().partition(b" ")
         except OSError:
             return None
-        crc, asked, boot, etag = line.split(b" ", 3) if line.count(b" ") >= 3 else (b"", b"0", b"", b"")
-        if crc != b"%08x" % crc32c(content):
-            return None  # the machine was started anew before all of it was on the disk
+        if crc != b"%08x" % crc32c(body):
+            return None  # the machine was started anew before all of it was on the disk, or a bit has changed
+        line, _, content = body.partition(b"\n")
+        asked, boot, etag = line.split(b" ", 2)
         # Not by the time of day, which may be set back.
         age = time.monotonic() - int(asked) if boot == boot_id().strip() else math.inf
         return etag.decode() or None, content, age
