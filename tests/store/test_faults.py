@@ -314,11 +314,28 @@ def test_a_cache_that_was_removed_is_named(server: Server, stored: Data, tmp_pat
 def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
     server: Server, stored: Data, tmp_path: Path
 ) -> None:
-    server.faults.append(Fault("short", 1))
+    server.faults.append(Fault("short", 3))
     more: dict[str, Any] = {"fields": ("data",), "cache": tmp_path / "cache", "store_options": server.options}
     with pytest.raises(fr.CorruptFileError, match=r"train/dataset.json: .*FR210"):
         fr.FastRecordDataset(stored.url, **more)
     assert len(fr.FastRecordDataset(stored.url, **more)) == stored.total
+
+
+@pytest.mark.parametrize("kind", ["flip", "short"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_manifest_that_is_damaged_on_its_way_is_asked_for_again(
+    server: Server, stored: Data, tmp_path: Path, kind: str, times: int
+) -> None:
+    options: dict[str, Any] = {"store_options": server.options}
+    for use in (
+        lambda: fr.FastRecordDataset(stored.url, fields=("data",), **options),
+        lambda: fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", **options),
+        lambda: fr.files.check_manifest(stored.url, **options),
+        lambda: fr.files.copy(stored.url, tmp_path / "copy", **options),
+    ):
+        server.faults.append(Fault(kind, times, lambda request: request.path.endswith("dataset.json")))
+        use()
+        assert not server.faults.pop().times
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

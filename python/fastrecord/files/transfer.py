@@ -32,7 +32,7 @@ from fastrecord.files.manifest import (
 from fastrecord.files.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import PARALLEL, Store, md5_etag, submit
+from fastrecord.store.requests import PARALLEL, Store, asked_until_good, md5_etag, submit
 from fastrecord.store.threads import Threads
 
 if TYPE_CHECKING:
@@ -273,11 +273,15 @@ def open_remote_shards(
 
 def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
     """Return the manifest of a folder in a store, and its ETag; None without one."""
-    try:
+
+    def ask() -> tuple[Manifest, str | None]:
         found = store.get(NAME)
+        return Manifest.parse(bytes(found.data), store.where(NAME)), found.etag
+
+    try:
+        return asked_until_good(ask)
     except FileNotFoundError:
         return None, None
-    return Manifest.parse(bytes(found.data), store.where(NAME)), found.etag
 
 
 def put_remote_manifest(store: Store, manifest: Manifest, etag: str | None) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from fastrecord._core import FastRecordError, allocate
+from fastrecord._core import CorruptFileError, FastRecordError, allocate
 from fastrecord.errors import Code
 from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
@@ -51,6 +51,8 @@ _SETTINGS = {"retry_seconds": 180.0, "silence_seconds": 60.0}
 _ENDPOINTS = ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")
 # Options of obstore's client, which stand beside those of the store.
 _CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "root_certificate", "user_agent")
+# What differs from its checksum is asked for so many times.
+_ATTEMPTS = 3
 # The longest pause between two attempts, in seconds.
 _LONGEST_PAUSE = 15.0
 # Nothing limits how long a whole answer takes.
@@ -405,6 +407,18 @@ def md5_etag(path: str) -> str:
     if len(sums) == 1:
         return sums[0].hex()
     return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(sums)}"
+
+
+def asked_until_good(ask: Callable[[], _T]) -> _T:
+    """Return what a call asks for and checks; it is made again if the bytes differ from their checksum.
+
+    Raises:
+        CorruptFileError: they differ each time.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CorruptFileError):
+            return ask()
+    return ask()
 
 
 def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
 from fastrecord.store.marks import Part
-from fastrecord.store.requests import Store
+from fastrecord.store.requests import Store, asked_until_good
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
@@ -79,7 +79,7 @@ class Source:
                 check(bytes(answer.data))
             return answer
 
-        return self.cache.manifest(self.store.where(name), ask)
+        return self.cache.manifest(self.store.where(name), lambda etag: asked_until_good(partial(ask, etag)))
 
     def keep(self, supply: Supply) -> None:
         """Keep what was read of a shard as long as this object lives."""
@@ -92,9 +92,13 @@ class Source:
             FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a
             commit. FastRecordError: the store does not answer.
         """
-        head = Head.ask(self.store, name)
-        shard, _ = head.commit(self.store, name)
-        return Supply(self, shard, head)
+
+        def ask() -> Supply:
+            head = Head.ask(self.store, name)
+            shard, _ = head.commit(self.store, name)
+            return Supply(self, shard, head)
+
+        return asked_until_good(ask)
 
     def supply(self, name: str, *about: Any) -> Supply:
         """Return the supply of a shard: its name, and the other attributes of `Part`."""
