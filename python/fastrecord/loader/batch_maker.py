@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import ArrayPlan, FastRecordError, ImagePlan, Loading
+from fastrecord._core import ArrayPlan, CorruptFileError, FastRecordError, ImagePlan, Loading
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import pick
 from fastrecord.loader.batch_source import BatchRequest, IterableSource, SamplerSource
@@ -119,6 +119,7 @@ class BatchMaker:
     def _groups(
         self, loading: Loading, waiting: Waiting, pending: deque[Group], clock: Clock, skips: EpochSkips
     ) -> Iterator[tuple[Group, Iterable[tuple[BatchRequest, Part, Any]]]]:
+        mend = self._mend if self._dataset.selection.shards.sources else None
         while True:
             # What is being made is handed out before this waits for a store.
             while len(pending) <= self._prefetch and (not pending or waiting.is_ready()):
@@ -126,7 +127,7 @@ class BatchMaker:
                     break
                 request, holds = found
                 fill = self.outputs.fill(request, clock)
-                pending.append(Group(loading, request, self.outputs, self._destination, fill, holds))
+                pending.append(Group(loading, request, self.outputs, self._destination, fill, holds, mend))
             if not pending:
                 return
             group = pending.popleft()
@@ -138,6 +139,17 @@ class BatchMaker:
             yield group, self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
             waiting.is_read(group.request)
             del group, upcoming  # frees the group's memory for a later one once its batches are gone
+
+    def _mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
+        """Bring what is damaged in a copy again; return what keeps it here."""
+        from fastrecord.store.supply import mend
+
+        shards, names = self._dataset.selection.shards, list(self.outputs.kinds)
+        damaged = rows[[slot for slot, error in failures if isinstance(error, CorruptFileError)]]
+        if not len(damaged):
+            return []
+        holds = [mend(shards.readers[shard], names, records) for shard, _, records in shards.split(damaged)]
+        return [hold for hold in holds if hold is not None]
 
     @contextmanager
     def _brought(

@@ -5,8 +5,9 @@ Does not decide what happens to failed records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import Failures, Fill, Outputs
 from fastrecord.loader.views import Views
 from fastrecord.transforms.view_info import ViewInfo
+
+# Mends the copies of damaged rows; returns what keeps them here, or nothing if there is nothing to mend.
+Mend: TypeAlias = Callable[[NDArray[np.int64], Failures], Sequence[Any]]
 
 
 class Group:
@@ -36,8 +40,10 @@ class Group:
         destination: Destination,
         fill: Fill | None,
         holds: Sequence[Any] = (),
+        mend: Mend | None = None,
     ) -> None:
         self.request, self._destination, self._fill, self._holds = request, destination, fill, holds
+        self._mend = mend
         self.failures: Failures = []
         self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
         self._memory = destination.memory(self._kinds)
@@ -48,7 +54,8 @@ class Group:
         if outputs.are_images:
             self._images = {name: (shape[0], shape[1]) for name, (_, shape) in outputs.kinds.items()}
             seed, epoch, positions = request.seed, request.epoch, request.positions
-        self._load = loading.submit(seed, epoch, request.rows, positions, flat, request.ahead)
+        self._submit = partial(loading.submit, seed, epoch, request.rows, positions, flat, request.ahead)
+        self._load = self._submit()
         self._whole: list[torch.Tensor] | None = None
         self._mark: Any = None
         self._reached: Any = None
@@ -71,6 +78,10 @@ class Group:
         if self._whole is not None:
             return
         made, failures = self._load.wait()
+        if failures and self._mend is not None and (holds := self._mend(self.request.rows, failures)):
+            self._holds = [*self._holds, *holds]
+            self._load = self._submit()
+            made, failures = self._load.wait()
         self._release()
         whole = self._memory
         if whole is None:

@@ -9,6 +9,7 @@ what opening reads.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import tempfile
@@ -83,6 +84,8 @@ _ATTEMPTS = 3
 _TOUCH_SECONDS = 5.0
 # Seconds between two looks whether all parts are here.
 _LOOK_SECONDS = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -341,6 +344,102 @@ class CachedFile:
                         missing = missing[marks[self._first_mark(name) + missing] == 0]
                     if len(missing):
                         self._bring_payloads(name, missing, PAGE if tight else _GAP)
+
+    def mend(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
+        """Bring parts again that are marked as here, but differ from their checksums: others changed the copy.
+
+        The arguments are those of `need`. Returns whether it helps to read again: False if all that is damaged
+        is so in the store itself.
+
+        Raises:
+            FastRecordError: parts cannot be brought.
+        """
+        every = np.arange(self.shard.records) if records is None else np.unique(records)
+        helps = False
+        with self._blamed():
+            for name in self._known(fields):
+                sound = self._mend_columns(name)
+                if sound and payloads and name in self._payload_fields:
+                    sound = self._mend_payloads(name, every)
+                helps = helps or sound
+        return helps
+
+    def mend_head(self) -> None:
+        """Bring again what opening reads, after another process or the disk has changed it here.
+
+        Raises:
+            FastRecordError: it cannot be brought.
+        """
+        end = self.shard.bytes - PAGE
+        with self._blamed(), self._claim([(0, PAGE), (end, PAGE)]):
+            self._download([(0, PAGE), (end, PAGE)], parallel=True)
+            first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
+            if crc32c(footer[:-4]) != self.shard.footer_crc:
+                raise self._other("its footer is another")
+            self._download(list(commit_parts(self.where, first, footer, end)[3:]), parallel=True)
+        _log.warning("%s: its head was brought again, as the copy here was damaged, %s", self.where, self.place)
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Have what fails while damage is mended name the copy, and the way out."""
+        try:
+            yield
+        except (FastRecordError, OSError) as error:
+            place = self.place or f"{tempfile.gettempdir()}, a file without a name"
+            raise Code.CACHE.error(
+                f"{self.where}: the copy here, {place}, is damaged, and what it lacks cannot be brought again: remove "
+                f"the copy, and check the disk: {error}"
+            ) from error
+
+    def _mend_columns(self, name: str) -> bool:
+        """Return whether the columns of a field are right, after they were brought again if they were not."""
+        reader = self._open_reader()
+        try:
+            check_field(reader, name)
+        except CorruptFileError as damage:
+            stretches = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            try:
+                # Not claimed: columns are never given up, and others write the same bytes.
+                self._until_sound(stretches, partial(check_field, reader, name))
+            except CorruptFileError:
+                return False
+            self._all_parts.clear()
+            self._all_places = None
+            _log.warning("%s: brought again, as the copy here was damaged, %s: check the disk", damage, self.place)
+        return True
+
+    def _mend_payloads(self, name: str, records: Numbers) -> bool:
+        """Return whether it helps to read again, after payloads were brought again that were not right."""
+        marks, first, reader = self._known_marks, self._first_mark(name), self._open_reader()
+        records = records[damaged_payloads(reader, name, records)]
+        if len(records) and (marks[first + records] == BAD).all():
+            return False
+        parts = self._parts(name, records)
+        with self._claim(merged(pairs_of(parts), 0)):
+            # Not what others have given up, or mended, meanwhile.
+            here = np.flatnonzero(marks[first + records] == HERE)
+            damaged = here[damaged_payloads(reader, name, records[here])]
+            records, parts = records[damaged], parts[damaged]
+            for _ in range(_ATTEMPTS):
+                if not len(records):
+                    break
+                self._download(self._joined(pairs_of(parts)), parallel=True)
+                left = damaged_payloads(reader, name, records)
+                mended = np.delete(records, left)
+                if len(mended):
+                    _log.warning(
+                        "%s: %d values of %s, such as of record %d, were brought again, as the copy here was damaged, "
+                        "%s: check the disk",
+                        self.where,
+                        len(mended),
+                        name,
+                        mended[0],
+                        self.place,
+                    )
+                records, parts = records[left], parts[left]
+            with self._changing():
+                marks[first + records] = BAD
+        return True
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Return whether parts are here; the arguments are those of `need`."""
@@ -991,7 +1090,14 @@ class CachedFile:
         return self._all_parts[name]
 
     def _parts(self, name: str, records: Numbers) -> Numbers:
-        return payload_parts(self._open_reader(), name, records).reshape(-1, 4)
+        try:
+            return payload_parts(self._open_reader(), name, records).reshape(-1, 4)
+        except CorruptFileError:  # what is damaged in the store has no mark
+            with self._blamed():
+                is_sound = self._mend_columns(name)
+            if not is_sound:
+                raise
+            return payload_parts(self._open_reader(), name, records).reshape(-1, 4)
 
     def _other(self, what: str) -> Exception:
         return Code.REPLACED.error(
@@ -1013,6 +1119,14 @@ class Here:
 
     def need(self, *_: Any) -> None:
         """Bring nothing."""
+
+    def mend(self, *_: Any) -> bool:
+        """Bring nothing."""
+        return False
+
+    def mend_head(self) -> bool:
+        """Bring nothing."""
+        return False
 
 
 def tail_bytes(records: int) -> int:

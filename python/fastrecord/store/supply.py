@@ -173,6 +173,23 @@ class Supply:
         hold.release()
         return hold_all(cache, [(self.file, fields, records, payloads)])
 
+    def mend(self, fields: Sequence[str] | None, records: NDArray[np.int64] | None, payloads: bool) -> bool:
+        """Bring values again that are damaged here, as `CachedFile.mend`; what `need` has returned for them lives.
+
+        Raises:
+            FastRecordError: they cannot be brought.
+        """
+        return self.file.mend(fields, records, payloads=payloads)
+
+    def mend_head(self) -> bool:
+        """Bring again what opening reads, which was here and cannot be opened.
+
+        Raises:
+            FastRecordError: it cannot be brought.
+        """
+        self.file.mend_head()
+        return True
+
     def is_whole(self, fields: tuple[str, ...] | None, generation: int, *, look: bool = True) -> bool:
         """Return whether all parts of fields are known to be here, as `CachedFile.is_whole`.
 
@@ -225,6 +242,21 @@ def bring(reader: Reader, fields: Sequence[str], records: NDArray[np.int64], who
     supply = _placed(reader)
     if supply is not None:
         supply.bring(fields, records, whole)
+
+
+def mend(reader: Reader, fields: Sequence[str], records: NDArray[np.int64]) -> Hold | None:
+    """Bring values of a file again that are damaged here, if it lies elsewhere; they stay as long as the result lives.
+
+    None: reading again does not help.
+
+    Raises:
+        FastRecordError: they cannot be brought.
+    """
+    supply = _placed(reader)
+    if supply is None:
+        return None
+    hold = supply.need(fields, records, payloads=True)
+    return hold if supply.mend(fields, records, payloads=True) else None
 
 
 def is_whole(reader: Reader, fields: Sequence[str], generation: int, *, look: bool = True) -> bool:

@@ -95,10 +95,10 @@ pub(crate) fn decode_records<'py>(
     let state = reader.get().state()?;
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;
-    let _kept = reader.get().need(py, Some(&[field]), Some(&records), true)?;
-    let field = core.field(field).map_err(to_py)?;
-    let images =
-        without_gil(py, |control| core_decode_records(core, field, &records, verify.0, options, threads, control))?;
+    let number = core.field(field).map_err(to_py)?;
+    let images = reader.get().reading(py, Some(&[field]), Some(&records), true, || {
+        without_gil(py, |control| core_decode_records(core, number, &records, verify.0, options, threads, control))
+    })?;
     let arrays: Vec<_> = images
         .into_iter()
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))

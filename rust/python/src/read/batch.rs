@@ -12,6 +12,7 @@ use crate::convert::buffers::slice;
 use crate::convert::indices::{int64_array, list_of};
 use crate::error::to_py;
 use crate::read::state::ReaderState;
+use crate::read::unopened::Unopened;
 
 /// The values of one field of a batch.
 pub(crate) enum Values {
@@ -32,6 +33,8 @@ pub(crate) struct Batch {
     pub(crate) state: Arc<ReaderState>,
     pub(crate) records: Records<'static>,
     pub(crate) fields: Vec<(String, Values)>,
+    /// What brings the file's parts, as texts are read only when they are asked for.
+    pub(crate) shard: Option<Arc<Unopened>>,
 }
 
 #[pymethods]
@@ -53,7 +56,11 @@ impl Batch {
                 if let Some(list) = cell.get() {
                     return Ok(list.clone_ref(py));
                 }
-                let texts = py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py)?;
+                let read = || py.detach(|| self.state.reader.strings(*position, &self.records)).map_err(to_py);
+                let texts = match &self.shard {
+                    Some(shard) => shard.reading(py, Some(&[field]), Some(&self.records), true, read)?,
+                    None => read()?,
+                };
                 let json = self.state.reader.schema()[*position].kind == FieldType::Json;
                 let value = |(text, &record): (Option<String>, &u64)| match text {
                     Some(text) if json => self.state.parsed(py, *position, record, &text),

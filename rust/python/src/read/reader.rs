@@ -126,6 +126,29 @@ impl Reader {
         }
     }
 
+    /// Reads values, after they were brought here if the file lies elsewhere; see [`Unopened::reading`].
+    pub(crate) fn reading<T>(
+        &self,
+        py: Python<'_>,
+        fields: Option<&[&str]>,
+        records: Option<&[u64]>,
+        payloads: bool,
+        mut read: impl FnMut() -> PyResult<T>,
+    ) -> PyResult<T> {
+        match self.held() {
+            Held::Unopened(unopened) => unopened.reading(py, fields, records, payloads, read),
+            Held::Open(_) | Held::Closed => read(),
+        }
+    }
+
+    /// Mends the copy of a file that lies elsewhere; see [`Unopened::mend`].
+    fn mend(&self, py: Python<'_>, fields: Option<&[&str]>, records: Option<&[u64]>, payloads: bool) -> PyResult<bool> {
+        match self.held() {
+            Held::Unopened(unopened) => unopened.mend(py, fields, records, payloads),
+            Held::Open(_) | Held::Closed => Ok(false),
+        }
+    }
+
     /// Returns where values go: to copies if views of them would not last.
     fn place(&self, copy: bool) -> Place {
         Place::from(copy || matches!(self.held(), Held::Unopened(unopened) if unopened.passing))
@@ -179,8 +202,7 @@ impl Reader {
     pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let record = state.record(record)?;
-        let _kept = self.need(py, None, Some(&[record]), true)?;
-        state.row(py, record, self.place(false))
+        self.reading(py, None, Some(&[record]), true, || state.row(py, record, self.place(false)))
     }
 
     /// Iterate over all records, in the form of `reader[i]`.
@@ -204,8 +226,9 @@ impl Reader {
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
         let record = state.record(record)?;
-        let _kept = self.need(py, Some(&[field]), Some(&[record]), true)?;
-        state.value(py, state.field(field)?, record, state.verify(verify), self.place(copy))
+        self.reading(py, Some(&[field]), Some(&[record]), true, || {
+            state.value(py, state.field(field)?, record, state.verify(verify), self.place(copy))
+        })
     }
 
     /// Return all values of a scalar field, shape (N,), read-only.
@@ -217,8 +240,7 @@ impl Reader {
     /// `copy`, it is a copy, made once.
     #[pyo3(signature = (name, *, copy = false))]
     fn column<'py>(&self, py: Python<'py>, name: &str, copy: bool) -> PyResult<Bound<'py, PyAny>> {
-        let _kept = self.need(py, Some(&[name]), None, false)?;
-        self.state()?.column(py, name, copy.into())
+        self.reading(py, Some(&[name]), None, false, || self.state()?.column(py, name, copy.into()))
     }
 
     /// Return the size of each record's value in bytes, int64 (N,), without reading any value.
@@ -232,10 +254,9 @@ impl Reader {
         indices: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let _kept = self.need(py, Some(&[field]), None, false)?;
-        let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
-        let lengths = py.detach(|| state.reader.lengths(field, &records)).map_err(to_py)?;
-        Ok(int64_array(py, lengths))
+        let (records, number) = (state.records_or_all(indices)?, state.field(field)?);
+        let lengths = || py.detach(|| state.reader.lengths(number, &records)).map_err(to_py);
+        Ok(int64_array(py, self.reading(py, Some(&[field]), None, false, lengths)?))
     }
 
     /// Return the CRC-32C of each record's stored bytes, uint32 (N,), from the index, without
@@ -257,10 +278,9 @@ impl Reader {
         indices: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state()?;
-        let _kept = self.need(py, Some(&[field]), None, false)?;
-        let (records, field) = (state.records_or_all(indices)?, state.field(field)?);
-        let checksums = py.detach(|| state.reader.checksums(field, &records)).map_err(to_py)?;
-        Ok(PyArray1::from_vec(py, checksums).into_any())
+        let (records, number) = (state.records_or_all(indices)?, state.field(field)?);
+        let checksums = || py.detach(|| state.reader.checksums(number, &records)).map_err(to_py);
+        Ok(PyArray1::from_vec(py, self.reading(py, Some(&[field]), None, false, checksums)?).into_any())
     }
 
     /// Return how the values of each compressed field are stored: field -> dict. Reads their index
@@ -312,10 +332,11 @@ impl Reader {
         let state = self.state()?;
         let records = state.records(indices)?;
         let names: Option<Vec<&str>> = fields.as_ref().map(|names| names.iter().map(String::as_str).collect());
-        let _kept = self.need(py, names.as_deref(), Some(&records), true)?;
-        let batch = state.batch(py, records, fields.as_deref(), state.verify(verify), self.place(copy))?;
+        let (verify, place) = (state.verify(verify), self.place(copy));
+        let read = || state.fields(py, &records, fields.as_deref(), verify, place);
+        let fields = self.reading(py, names.as_deref(), Some(&records), true, read)?;
         deliver(py)?;
-        Ok(batch)
+        Ok(Batch { state, records, fields, shard: self.shard()? })
     }
 
     /// Copy the values of many records back to back into a writable buffer, on all threads and
@@ -349,12 +370,14 @@ impl Reader {
         let state = self.state()?;
         let (reader, verify) = (&state.reader, state.verify(verify));
         let records = state.records(indices)?;
-        let _kept = self.need(py, Some(&[field]), Some(&records), true)?;
-        let field = state.field(field)?;
-        check_out(out, &reader.schema()[field].kind, records.len())?;
-        let starts = with_writable(out, |bytes| {
-            without_gil(py, |control| reader.read_batch_into(field, &records, bytes, verify, control))
-        })?;
+        let number = state.field(field)?;
+        let read = || {
+            check_out(out, &reader.schema()[number].kind, records.len())?;
+            with_writable(out, |bytes| {
+                without_gil(py, |control| reader.read_batch_into(number, &records, bytes, verify, control))
+            })
+        };
+        let starts = self.reading(py, Some(&[field]), Some(&records), true, read)?;
         deliver(py)?;
         Ok(int64_array(py, starts))
     }
@@ -405,12 +428,17 @@ impl Reader {
         let state = self.state()?;
         let _kept = self.need(py, None, None, true)?;
         let reader = &state.reader;
-        let total = reader.bytes();
-        follow(py)?;
-        let report = with_progress(py, progress.as_ref(), Some(total), |control| {
-            verify(reader, if deep { Depth::Values } else { Depth::Checksums }, control)
-        });
-        let report = delivered(py, report)?;
+        let check = || {
+            follow(py)?;
+            let report = with_progress(py, progress.as_ref(), Some(reader.bytes()), |control| {
+                verify(reader, if deep { Depth::Values } else { Depth::Checksums }, control)
+            });
+            delivered(py, report)
+        };
+        let mut report = check()?;
+        if !report.errors.is_empty() && self.mend(py, None, None, true)? {
+            report = check()?;
+        }
         report_dict(py, report, reader.tail_bytes())
     }
 

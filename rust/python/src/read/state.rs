@@ -17,7 +17,7 @@ use crate::convert::buffers::{BatchMemory, Bytes, export, slice, with_writable};
 use crate::convert::indices::{from_json, index, indices};
 use crate::convert::verify::Check;
 use crate::error::{to_py, without_gil};
-use crate::read::batch::{Batch, Payloads, Values};
+use crate::read::batch::{Payloads, Values};
 use crate::read::lists::{list_owned, lists_of};
 use crate::read::ragged::Arrays;
 
@@ -106,15 +106,15 @@ impl ReaderState {
         Ok(dict)
     }
 
-    /// Returns records as a batch of the named fields, or of all.
-    pub(crate) fn batch(
+    /// Returns the values of records: of the named fields, or of all.
+    pub(crate) fn fields(
         self: &Arc<Self>,
         py: Python<'_>,
-        records: Records<'static>,
+        records: &Records<'static>,
         fields: Option<&[String]>,
         verify: Verify,
         place: Place,
-    ) -> PyResult<Batch> {
+    ) -> PyResult<Vec<(String, Values)>> {
         let schema = self.reader.schema();
         let wanted: Vec<FieldIndex> = match fields {
             Some(names) => names.iter().map(|name| self.field(name)).collect::<PyResult<_>>()?,
@@ -122,9 +122,9 @@ impl ReaderState {
         };
         let mut fields = Vec::with_capacity(wanted.len());
         for field in wanted {
-            fields.push((schema[field].name.clone(), self.values(py, field, &records, verify, place)?));
+            fields.push((schema[field].name.clone(), self.values(py, field, records, verify, place)?));
         }
-        Ok(Batch { state: Arc::clone(self), records, fields })
+        Ok(fields)
     }
 
     /// Returns all values of a column.

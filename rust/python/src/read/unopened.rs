@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use crate::convert::indices::{int64_array, schema_from, schema_to};
 use crate::convert::verify::Check;
-use crate::error::{path_text, to_py};
+use crate::error::{CorruptFileError, FastRecordError, SchemaError, path_text, to_py};
 use crate::logging::{delivered, follow};
 use crate::read::reader::{Reader, access_from};
 use crate::read::state::ReaderState;
@@ -47,7 +47,11 @@ impl Unopened {
         Python::attach(|py| {
             self.bring_head(py)?;
             follow(py)?;
-            let reader = py.detach(|| self.shard.open(self.access, None)).map_err(to_py);
+            let open = || py.detach(|| self.shard.open(self.access, None)).map_err(to_py);
+            let reader = match open() {
+                Err(error) if self.mend_head(py, &error)? => open(),
+                opened => opened,
+            };
             let state = ReaderState::new(py, delivered(py, reader)?, self.verify)?;
             *lock(&self.state) = Arc::downgrade(&state);
             let mut open = lock(&OPEN);
@@ -68,6 +72,13 @@ impl Unopened {
         Ok(())
     }
 
+    /// Has what opening reads brought again, if an error says that it is not what it was when it came.
+    fn mend_head(&self, py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+        let Some(supply) = &self.supply else { return Ok(false) };
+        let is_damage = error.is_instance_of::<FastRecordError>(py) && !error.is_instance_of::<SchemaError>(py);
+        if is_damage { supply.call_method0(py, "mend_head")?.extract(py) } else { Ok(false) }
+    }
+
     /// Has values brought here from where the file lies. What it returns is kept until they have been
     /// read: as long as it lives, they stay here.
     ///
@@ -83,6 +94,41 @@ impl Unopened {
         self.bring_head(py)?;
         let records = records.map(|records| int64_array(py, records.to_vec()));
         supply.call_method1(py, "need", (fields.map(<[_]>::to_vec), records, payloads)).map(Some)
+    }
+
+    /// Has values brought here as [`Unopened::need`] does, and reads them. Once more if the copy here is
+    /// damaged, after it was mended.
+    pub(crate) fn reading<T>(
+        &self,
+        py: Python<'_>,
+        fields: Option<&[&str]>,
+        records: Option<&[u64]>,
+        payloads: bool,
+        mut read: impl FnMut() -> PyResult<T>,
+    ) -> PyResult<T> {
+        let _kept = self.need(py, fields, records, payloads)?;
+        match read() {
+            Err(error)
+                if error.is_instance_of::<CorruptFileError>(py) && self.mend(py, fields, records, payloads)? =>
+            {
+                read()
+            }
+            done => done,
+        }
+    }
+
+    /// Has values brought again that differ from their checksums here, after `need` has brought them.
+    /// Returns whether it helps to read again.
+    pub(crate) fn mend(
+        &self,
+        py: Python<'_>,
+        fields: Option<&[&str]>,
+        records: Option<&[u64]>,
+        payloads: bool,
+    ) -> PyResult<bool> {
+        let Some(supply) = &self.supply else { return Ok(false) };
+        let records = records.map(|records| int64_array(py, records.to_vec()));
+        supply.call_method1(py, "mend", (fields.map(<[_]>::to_vec), records, payloads))?.extract(py)
     }
 
     /// Returns what brings the file's parts, and whether it is known where to.
