@@ -1,4 +1,4 @@
-"""Write the tables of docs/plan.md from `fastrecord.inspect`: python scripts/plan_tables.py."""
+"""Write the tables of docs/plan.md from `fastrecord.inspect`: python -m scripts.plan_tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fastrecord.inspect.published import MACHINES, check
+from benches.report.published import MACHINES, check
 from fastrecord.inspect.tables import GPUS, WAYS
 from fastrecord.inspect.units import rate_text
 

@@ -16,7 +16,7 @@ parts of a step, on the slowest rank:
 Read bytes and operations are the loader's: one `pread` an image, counted by the loader itself. They
 come from the page cache. `disk` is what /proc/self/io counts as read from a disk.
 
-The rows are in the form that `fastrecord plan --observed FILE` reads.
+benches/report/planned.py sets `fastrecord plan` beside the rows.
 """
 
 from __future__ import annotations

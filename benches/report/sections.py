@@ -11,7 +11,7 @@ from pathlib import Path
 from benches.harness import Row
 from benches.report.aims import aims
 from benches.report.cases import Case, Experiment
-from benches.report.planned import planned
+from benches.report.planned import beside_plans
 from benches.report.plots import Pictures, Point
 from benches.report.tables import bold_name, by_place, details, folded, matrix, table, verdicts
 from benches.report.words import is_speed, number, spread
@@ -286,7 +286,7 @@ def scaling(experiment: Experiment, pictures: Pictures) -> Iterator[str]:
         if same:
             yield f"All of them: {'; '.join(same)}."
             yield ""
-    yield from planned(experiment)
+    yield from beside_plans(experiment)
     yield from details([case for case in experiment.cases if all(case.name != own.name for own in cases)])
 
 

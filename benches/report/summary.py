@@ -9,10 +9,10 @@ from functools import cache
 from benches.harness import Row
 from benches.report.aims import AIMS, in_short
 from benches.report.cases import Case, Experiment
+from benches.report.published import check
 from benches.report.sections import KEPT, accuracies, flatness, is_reading, kept, scaled
 from benches.report.tables import table
 from benches.report.words import spread
-from fastrecord.inspect.published import check
 
 _WORKERS = re.compile(r", (?:no|\d+) workers?(?: or threads?)?")
 # The runs that the experiments repeat.

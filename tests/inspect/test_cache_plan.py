@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.inspect.cache_plan import plan_cache_on_paper
+from fastrecord.inspect.cache_plan import PaperCache, plan_cache
+from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
 from fastrecord.inspect.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import plan_cache
@@ -35,6 +36,13 @@ def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) ->
     return plan_cache(sampler, data, cache_size=cache, nodes=nodes, epochs=epochs), cache
 
 
+def on_paper(
+    *, images: float, image_bytes: float | str, gpus: int, nodes: int, batch: int, **options: Any
+) -> PaperCache:
+    cluster, data = Cluster(gpus=gpus, nodes=nodes), Data(images=images, image_bytes=image_bytes)
+    return plan_cache(cluster, Training(batch=batch), data, CacheOptions(**options))
+
+
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.6, 1.2])
 @pytest.mark.parametrize(
     ("shuffle", "nodes", "affinity"),
@@ -50,7 +58,7 @@ def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) ->
 def test_the_formulas_are_near_the_plan(share: float, shuffle: Any, nodes: int, affinity: bool) -> None:
     batch, block = 48, 64 if shuffle == "none" else 16
     plan, cache = exact(share, shuffle, nodes, affinity, batch)
-    paper = plan_cache_on_paper(
+    paper = on_paper(
         cache=cache,
         images=N,
         image_bytes=SIZE,
@@ -84,9 +92,7 @@ def test_blocks_need_a_window_and_then_every_byte_comes_once_an_epoch() -> None:
 
 
 def test_five_billion_images_are_planned_without_listing_them() -> None:
-    paper = plan_cache_on_paper(
-        cache="4TB", images=5e9, image_bytes="110kB", gpus=512, nodes=64, batch=64, shuffle="blocks"
-    )
+    paper = on_paper(cache="4TB", images=5e9, image_bytes="110kB", gpus=512, nodes=64, batch=64, shuffle="blocks")
     assert paper.first_epoch_bytes == 550e12
     assert 0 < paper.epoch_bytes < paper.first_epoch_bytes
     assert paper.first_epoch_requests == pytest.approx(5e9 / 32, rel=0.3)
@@ -141,7 +147,7 @@ def test_the_table_and_the_prices_of_the_page_follow_from_plans() -> None:
     plans = []
     for shuffle, affinity, cache, shown in rows:
         more: dict[str, Any] = {"window": 2048} if shuffle == "blocks" else {}
-        plan = plan_cache_on_paper(
+        plan = on_paper(
             cache=cache, images=5e9, image_bytes=110e3, gpus=512, nodes=64, batch=64, shuffle=shuffle,
             affinity=affinity == "yes", **more,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
+from benches.report.published import planned
 from tests.support.commands import failed, good
 from tests.support.programs import command, execute
 
@@ -24,9 +25,7 @@ HAL = shlex.split(
 
 def test_a_plan_names_rates_limit_and_remedy() -> None:
     text = good("plan", *HAL)
-    plan = fr.plan_training(
-        gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40
-    )
+    plan = planned(gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40)
     assert f"expected: {plan.images_per_second:,.0f} images/s" in text
     assert "The limit is the storage's bytes/s.\nWhat would help:\n  - Store the images as short-side" in text
     for way in ("original", "crop-index", "crop-ready", "short-side", "raw"):
@@ -36,9 +35,7 @@ def test_a_plan_names_rates_limit_and_remedy() -> None:
 
 
 def test_json_is_the_plan() -> None:
-    plan = fr.plan_training(
-        gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40
-    )
+    plan = planned(gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40)
     assert json.loads(good("plan", *HAL, "--json")) == json.loads(json.dumps(plan.to_dict()))
 
 
@@ -48,15 +45,6 @@ def test_options_reach_the_plan_in_their_units() -> None:
     assert (setup["latency"], setup["gradient_bytes"]) == (pytest.approx(20e-6), 2 * 25_557_032)
     assert (setup["cache"], setup["operations"], setup["val_images"]) == (2**38, 36_500, 50_000)
     assert (setup["link"], setup["net"], setup["epochs"]) == (10e9, 12.5e9, 3)
-
-
-def test_published_prints_every_error() -> None:
-    text = good("plan", "--published")
-    assert re.search(
-        r"64 GPUs, 90 epochs +run time +1 h 07 min 51 s +1 h \d\d min \d\d s +\+\d+\.\d % +predicted", text
-    )
-    found = json.loads(good("plan", "--published", "--json"))
-    assert len(found) == len(re.findall(r" %  (?:fitted|predicted)$", text, re.MULTILINE))
 
 
 def test_measure_takes_this_machines_rates(packed: Path) -> None:
@@ -73,7 +61,6 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--gpu V100", "Missing option '--gpus'."),
         ("--gpus 8", "gpu or gpu_rate is required"),
         (
             "--gpus 8 --gpu H900",
@@ -83,9 +70,6 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
         ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),
         ("--gpus 8 --gpu V100 --cold", "--cold is for --measure"),
         ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
-        ("--gpus 8 --gpu V100 --observed one=800", "--observed is GPUS=IMAGES/S, such as 1=856,8=6636"),
-        ("--gpus 8 --gpu V100 --observed =", "'=' is not NAME=VALUE"),
-        ("--gpus 8 --published", "--published takes no other option"),
     ],
 )
 def test_wrong_usage_is_explained(arguments: str, message: str) -> None:

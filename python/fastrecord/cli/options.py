@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
 from functools import wraps
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -22,6 +25,9 @@ class NumberRange(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return number
+
+
+_T = TypeVar("_T")
 
 
 class _PathOrUrl(click.Path):
@@ -112,3 +118,46 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return [part for part in parts if part.strip()]
+
+
+def options_of(*kinds: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command an option for each field of dataclasses of options; one that is not given is None.
+
+    Names, types and defaults are the fields'. The help comes from "Attributes" of the class's docstring.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for kind in reversed(kinds):
+            hints = get_type_hints(kind)
+            text = inspect.getdoc(kind) or ""
+            about = dict(
+                re.findall(r"^    (\w+): (.+(?:\n        .+)*)", text.partition("Attributes:")[2], re.MULTILINE)
+            )
+            for field in reversed(fields(kind)):
+                command = _option(field, hints[field.name], " ".join(about[field.name].split()))(command)
+        return command
+
+    return add
+
+
+def _option(field: Field[Any], hint: Any, about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    name = field.name.replace("_", "-")
+    about = re.sub(r"`([a-z_]+)`", lambda match: f"--{match[1].replace('_', '-')}", about).replace("`", "")
+    if field.default is True:
+        # The option is given to turn it off.
+        return click.option(
+            f"--no-{name}", field.name, is_flag=True, callback=lambda _, __, off: False if off else None, help=about
+        )
+    if field.default not in (None, MISSING) and "Default" not in about:
+        about += f" Default: {field.default}."
+    kinds = set(get_args(hint)) or {hint}
+    if get_origin(hint) is Literal:
+        return click.option(f"--{name}", field.name, type=click.Choice(get_args(hint)), help=about)
+    kind: Any = next(kind for kind in (str, float, int) if kind in kinds)
+    metavar = {str: "TEXT", float: "NUMBER", int: "N"}[kind]
+    return click.option(f"--{name}", field.name, type=kind, metavar=metavar, help=about)
+
+
+def made(kind: type[_T], given: Mapping[str, Any]) -> _T:
+    """Return the options of a class that were given to a command."""
+    return kind(**{field.name: given[field.name] for field in fields(kind) if given.get(field.name) is not None})  # type: ignore[arg-type]

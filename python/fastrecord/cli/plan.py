@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import NumberRange, parse_pairs, path_type
+from fastrecord.cli.options import NumberRange, made, options_of, path_type
 from fastrecord.cli.text import say
+from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
+from fastrecord.inspect.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from fastrecord.inspect.benchmark import Report
     from fastrecord.inspect.cache_plan import PaperCache
     from fastrecord.inspect.prediction import Plan
 
@@ -25,64 +26,8 @@ _NAMES = {
 }
 
 
-def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, str] | str | None:
-    """Parse GPUS=RATE,..., or return the path of a file of results."""
-    if value is None or (value and "=" not in value):
-        return value
-    try:
-        return {int(gpus): rate for gpus, rate in parse_pairs(ctx, param, value).items()}
-    except ValueError as err:
-        raise click.UsageError("--observed is GPUS=IMAGES/S, such as 1=856,8=6636, or a file of results") from err
-
-
 @click.command()
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs in all.")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes. Default: 1.")
-@click.option(
-    "--gpu",
-    metavar="NAME",
-    help="K80, P100, V100, A100, H100 or H100-PCIE: the published rate "
-    "of ResNet-50. Also H200, B200 or L40S with --gpu-rate, for the link.",
-)
-@click.option(
-    "--precision",
-    metavar="NAME",
-    help="fp32, amp, amp-nhwc (channels last) or amp-xla. Default: amp, or fp32 if that is all.",
-)
-@click.option("--gpu-rate", metavar="IMAGES/S", help="Rate of one GPU alone at this batch, for other GPUs and models.")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Images of a step on one GPU. Default: 256.")
-@click.option("--images", metavar="N", help="Images in an epoch. Default: 1281167, or as --measure finds.")
-@click.option("--image-bytes", metavar="SIZE", help="Mean size of an original. Default: 116kB, or as --measure finds.")
-@click.option("--val-images", metavar="N", help="Images evaluated after each epoch. Default: none.")
-@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs. Default: 90.")
-@click.option("--stored", metavar="WAY", help="original, crop-index, crop-ready, short-side, short-side-index or raw.")
-@click.option("--storage", metavar="RATE", help="Rate of the storage that all nodes share: 4GB/s. Default: unlimited.")
-@click.option("--iops", metavar="N", help="Its read operations per second. Default: unlimited.")
-@click.option("--ram", metavar="SIZE", help="Memory of a node for the page cache: 200GiB. Default: none.")
-@click.option("--net", metavar="RATE", help="Network of a node: 100Gb/s. Required for several nodes.")
-@click.option("--link", metavar="RATE", help="Link between the GPUs of a node. Default: the GPU's NVLink or PCIe.")
-@click.option(
-    "--latency", type=NumberRange(min=0, min_open=True), metavar="US", help="Of a ring's step. Default: 5 us."
-)
-@click.option("--cores", type=NumberRange(min=0, min_open=True), metavar="N", help="Cores of a node that decode.")
-@click.option("--parameters", metavar="N", help="Trained parameters. Default: ResNet-50's 25557032.")
-@click.option("--gradient-bits", type=click.Choice(["16", "32"]), help="Size of an exchanged gradient. Default: 32.")
-@click.option(
-    "--pause", type=NumberRange(min=0), metavar="S", help="Seconds of an epoch in which nothing is trained. Default: 0."
-)
-@click.option(
-    "--efficiency",
-    type=NumberRange(min=0.5, max=1),
-    metavar="SHARE",
-    help="What each GPU keeps of its rate when their number doubles. Default: 0.97.",
-)
-@click.option(
-    "--observed",
-    callback=_observed,
-    metavar="GPUS=RATE,...|FILE",
-    help="Images/s on fewer GPUs of the machine, to fit the efficiency to: 1=856,8=6636. Or results of the experiment "
-    "scaling, benches/results/full/scaling.jsonl.",
-)
+@options_of(Cluster, Training, Data)
 @click.option("--measure", type=path_type, metavar="FILE", help="Measure this machine on FILE, as bench does.")
 @click.option(
     "--seconds",
@@ -93,38 +38,9 @@ def _observed(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 )
 @click.option("--cold", is_flag=True, help="Drop FILE from memory first, so that --measure measures its disk.")
 @click.option("--plot", type=path_type, metavar="PICTURE", help="Also draw images/s against GPUs: .png, .svg or .pdf.")
-@click.option(
-    "--cache",
-    metavar="SIZE",
-    help="Instead, what a run reads from an object store with a cache of SIZE on each node, such as 500GiB. For "
-    "--images, --image-bytes, --gpus, --nodes and --batch.",
-)
-@click.option(
-    "--shuffle",
-    type=click.Choice(["full", "blocks", "none"]),
-    help="The order of the records, for --cache. Default: full.",
-)
-@click.option(
-    "--block", type=click.IntRange(min=1), metavar="N", help="Records of a block. Default: 2 to 4 MiB of them."
-)
-@click.option("--window", type=click.IntRange(min=1), metavar="N", help="Blocks of a window. Default: 128.")
-@click.option("--no-affinity", is_flag=True, help='For --cache: without affinity="shard" on several nodes.')
-@click.option("--shard-bytes", metavar="SIZE", help="Size of a shard, for --cache. Default: 256MiB.")
-@click.option("--published", is_flag=True, help="Instead, compare plans with published runs.")
+@options_of(CacheOptions)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(
-    measure: str | None,
-    seconds: float,
-    cold: bool,
-    plot: str | None,
-    published: bool,
-    as_json: bool,
-    latency: float | None,
-    gradient_bits: str | None,
-    cache: str | None,
-    no_affinity: bool,
-    **options: Any,
-) -> None:
+def plan(measure: str | None, seconds: float, cold: bool, plot: str | None, as_json: bool, **options: Any) -> None:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
 
     The rates of GPUs, and of decoding, are published or measured elsewhere; docs/plan.md has their sources, the
@@ -132,70 +48,58 @@ def plan(
 
     With --cache it predicts instead what the nodes download and ask for, and how large their caches must be.
     """
-    given = {name: value for name, value in options.items() if value is not None and value != {}}
-    if published:
-        if given or measure or plot or cache:
-            raise click.UsageError("--published takes no other option than --json")
-        _published(as_json=as_json)
-        return
-    if cache is not None:
-        if latency is not None or gradient_bits is not None or measure or plot:
-            raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE)}, --no-affinity and --json only")
-        _cache({**given, "cache": cache, "affinity": not no_affinity}, as_json=as_json)
-        return
-    if no_affinity or (alone := [name for name in _ONLY_CACHE if name in given]):
-        raise click.UsageError(f"{_names(['no_affinity'] if no_affinity else alone)} is for --cache")
-    if "gpus" not in given:
-        raise click.UsageError("Missing option '--gpus'.")
+    from fastrecord.inspect.cache_plan import plan_cache
+
+    given = {name for name, value in options.items() if value is not None}
+    of_cache = {field.name for field in fields(CacheOptions)}
+    if "cache" not in given and given & of_cache:
+        raise click.UsageError(f"{_names(given & of_cache)} is for --cache")
+    if "cache" in given and (measure or plot or not given <= of_cache | _WITH_CACHE):
+        raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE | of_cache)} and --json only")
     if cold and measure is None:
         raise click.UsageError("--cold is for --measure")
-    if latency is not None:
-        given["latency"] = latency / 1e6
-    if gradient_bits is not None:
-        given["gradient_bits"] = int(gradient_bits)
-    from fastrecord.inspect.prediction import plan_training
-    from fastrecord.inspect.prediction_plot import check_picture, plot_plan
-
-    report = None
     try:
-        if measure is not None:
-            # A wrong option is an error before the measurement, not after it.
-            stored = given.get("stored")
-            plan_training(**{**given, "stored": None if stored == "measured" else stored})
-            if plot is not None:
-                check_picture(plot)
-            report = _measured(measure, seconds=seconds, cold=cold)
-        found = plan_training(**given, report=report)
-        if plot is not None:
-            plot_plan(found, plot)
+        run = made(Cluster, options), made(Training, options), made(Data, options)
+        if "cache" in given:
+            paper = plan_cache(*run, made(CacheOptions, options))
+            say(json.dumps(paper.to_dict())) if as_json else say(*_cache_text(paper))
+            return
+        found = _predicted(run, measure, seconds=seconds, cold=cold, plot=plot)
     except ValueError as err:
         raise click.UsageError(str(err)) from err
     say(json.dumps(found.to_dict())) if as_json else say(*_text(found))
 
 
-_ONLY_CACHE = ("shuffle", "block", "window", "shard_bytes")
-_WITH_CACHE = ("gpus", "nodes", "batch", "images", "image_bytes", *_ONLY_CACHE)
+_WITH_CACHE = {"gpus", "nodes", "batch", "images", "image_bytes"}
 
 
-def _names(options: Sequence[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in options)
+def _names(options: set[str]) -> str:
+    names = (f"--{'no-' * (name == 'affinity')}{name.replace('_', '-')}" for name in sorted(options - {"cache"}))
+    return ", ".join(names)
 
 
-def _cache(given: dict[str, Any], *, as_json: bool) -> None:
-    from fastrecord.inspect.cache_plan import plan_cache_on_paper
+def _predicted(
+    run: tuple[Cluster, Training, Data], measure: str | None, *, seconds: float, cold: bool, plot: str | None
+) -> Plan:
+    from fastrecord.inspect.benchmark import bench_file
+    from fastrecord.inspect.prediction import plan as predict
+    from fastrecord.inspect.prediction_plot import check_picture, plot_plan
 
-    if set(given) - {*_WITH_CACHE, "cache", "affinity"}:
-        raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE)}, --no-affinity and --json only")
-    try:
-        found = plan_cache_on_paper(**given)
-    except ValueError as err:
-        raise click.UsageError(str(err)) from err
-    say(json.dumps(found.to_dict())) if as_json else say(*_cache_text(found))
+    report = None
+    if measure is not None:
+        # A wrong option is an error before the measurement, not after it.
+        cluster, training, data = run
+        predict(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
+        if plot is not None:
+            check_picture(plot)
+        report = bench_file(measure, seconds=seconds, cold=cold)
+    found = predict(*run, report=report)
+    if plot is not None:
+        plot_plan(found, plot)
+    return found
 
 
 def _cache_text(plan: PaperCache) -> list[str]:
-    from fastrecord.inspect.units import size_text
-
     order = {"full": "shuffled", "blocks": "shuffled by blocks", "none": "in order"}[plan.shuffle]
     if plan.nodes > 1:
         order += ', affinity="shard"' if plan.affinity else ", without affinity"
@@ -226,19 +130,11 @@ def _cache_text(plan: PaperCache) -> list[str]:
     return lines
 
 
-def _measured(file: str, *, seconds: float, cold: bool) -> Report:
-    from fastrecord.inspect.benchmark import bench_file
-
-    return bench_file(file, seconds=seconds, cold=cold)
-
-
 def _text(plan: Plan) -> list[str]:
     return [*_about(plan), "", *_parts(plan), "", *_demands(plan), "", *_ways(plan), "", *_verdict(plan)]
 
 
 def _about(plan: Plan) -> list[str]:
-    from fastrecord.inspect.units import size_text, time_text
-
     setup = plan.setup
     name = plan.gpu or "GPU"
     nodes = "1 node" if setup.nodes == 1 else f"{setup.nodes} nodes"
@@ -279,8 +175,6 @@ def _parts(plan: Plan) -> list[str]:
 
 
 def _demands(plan: Plan) -> list[str]:
-    from fastrecord.inspect.units import rate_text, size_text
-
     return [
         f"storage, to keep the GPUs busy: {rate_text(plan.storage_needed)}, {plan.operations_needed:,.0f} reads/s",
         f"storage, read on average: {rate_text(plan.storage_read)}, {plan.operations_read:,.0f} reads/s",
@@ -289,8 +183,6 @@ def _demands(plan: Plan) -> list[str]:
 
 
 def _ways(plan: Plan) -> list[str]:
-    from fastrecord.inspect.units import rate_text, size_text
-
     titles = f"{'stored as':<18}{'an image':>9}  {'all of them':>11}  {'cores/GPU':>9}"
     head = f"{titles}  {'storage':>10}  {'images/s':>10}  limit"
     return [
@@ -309,24 +201,3 @@ def _verdict(plan: Plan) -> list[str]:
     if plan.advice:
         lines += ["What would help:", *(f"  - {advice}" for advice in plan.advice)]
     return [*lines, "Assumed:", *(f"  - {note}" for note in plan.notes)]
-
-
-def _published(*, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from fastrecord.inspect.published import check
-
-    checks = check()
-    if as_json:
-        say(json.dumps([asdict(one) for one in checks]))
-        return
-    machine = None
-    for one in checks:
-        if one.machine != machine:
-            machine = one.machine
-            say("", f"{machine}: efficiency {one.efficiency:.3f}")
-        figure, kind = one.figure, "fitted" if one.figure.fitted else "predicted"
-        say(
-            f"  {figure.name:<32}{figure.unit:<12}{figure.text(figure.value):>18}{figure.text(one.planned):>18}"
-            f"{100 * one.error:>+8.1f} %  {kind}"
-        )

@@ -1,4 +1,4 @@
-"""`plan_cache_on_paper`: what caches of the known future download, from closed formulas.
+"""`plan_cache`: what caches of the known future download, from closed formulas.
 
 For data sets that are too large to list their records, or do not exist yet. docs/scale.md derives the
 formulas; tests compare them with `plan_cache` of fastrecord.sampler.node, which decides for each record.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from fastrecord.checks import choice, flag, integer
-from fastrecord.inspect.units import count, size
-
-CacheShuffle = Literal["full", "blocks", "none"]
+from fastrecord.inspect.plan_options import CacheOptions, CacheShuffle, Cluster, Data, Training
+from fastrecord.inspect.tables import IMAGE_BYTES, IMAGES
 
 # As the caches and samplers have them.
-_BLOCK_BYTES, _WINDOW = 4 << 20, 128
+_BLOCK_BYTES = 4 << 20
 _REQUEST = 8 << 20
 _MOST_AHEAD = _PART_AHEAD = 16
 # Requests that open a shard.
@@ -65,52 +63,24 @@ class PaperCache:
         return asdict(self)
 
 
-def plan_cache_on_paper(
-    *,
-    cache: float | str,
-    images: float | str = 1_281_167,
-    image_bytes: float | str = "116kB",
-    gpus: int = 1,
-    nodes: int = 1,
-    batch: int = 256,
-    shuffle: CacheShuffle = "full",
-    affinity: bool = True,
-    block: int | None = None,
-    window: int = _WINDOW,
-    shard_bytes: float | str = "256MiB",
-) -> PaperCache:
+def plan_cache(cluster: Cluster, training: Training, data: Data, options: CacheOptions) -> PaperCache:
     """Estimate what the caches of a run download, from averages.
 
     Args:
-        cache: Bytes of a node's cache, or text such as "500GiB".
-        images: Records of the data set.
-        image_bytes: Mean bytes of one.
-        gpus: Ranks of all nodes.
-        nodes: Nodes, each with a cache of its own; divides `gpus`.
-        batch: Records of a batch of one rank.
-        shuffle: "full", "blocks" or "none".
-        affinity: Whether nodes mostly read their own shards; without an effect on one node.
-        block: Records of a block, for "blocks", and of a request, for "none". Default: as in `Blocks`.
-        window: Blocks of a window.
-        shard_bytes: Bytes of a shard.
+        cluster: Its GPUs and nodes count; each node has a cache of its own.
+        training: Its batch counts.
+        data: Its images and their bytes count.
+        options: The caches and the order.
 
     Raises:
-        ValueError: an amount is out of range; the cache is smaller than the least one, which the
-            error names. TypeError: an argument has another type.
+        ValueError: the cache is smaller than the least one, which the error names.
     """
-    images, image_bytes = count("images", images), size("image_bytes", image_bytes)
-    cache, shard_bytes = size("cache", cache), size("shard_bytes", shard_bytes)
-    gpus, nodes, batch = (
-        integer(name, value, 1) for name, value in (("gpus", gpus), ("nodes", nodes), ("batch", batch))
-    )
-    choice("shuffle", shuffle, get_args(CacheShuffle))
-    affinity = flag("affinity", affinity) and nodes > 1
-    if gpus % nodes:
-        raise ValueError(f"gpus is a multiple of nodes, but they are {gpus} and {nodes}")
-    block = (
-        1 << max(0, int(_BLOCK_BYTES / image_bytes).bit_length() - 1) if block is None else integer("block", block, 1)
-    )
-    window = integer("window", window, 1)
+    given = data.amounts() | options.amounts()
+    images, image_bytes = given.get("images", IMAGES), given.get("image_bytes", IMAGE_BYTES)
+    cache, shard_bytes = given["cache"], given["shard_bytes"]
+    gpus, nodes, batch = cluster.gpus, cluster.nodes, training.batch
+    shuffle, affinity, window = options.shuffle, options.affinity and nodes > 1, options.window
+    block = options.block or 1 << max(0, int(_BLOCK_BYTES / image_bytes).bit_length() - 1)
 
     share = images * image_bytes / nodes
     step = min(gpus * batch / nodes * image_bytes, share)

@@ -1,26 +1,22 @@
-"""`plan_training`: predicts a training run, what limits it and what would lift the limit.
+"""`plan`: predicts a training run, what limits it and what would lift the limit.
 
-Turns arguments and tables into a `Setup`, and the model's answer into a `Plan`. Prints nothing.
+Turns options and tables into a `Setup`, and the model's answer into a `Plan`. Prints nothing.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fastrecord.checks import choice, integer
+from fastrecord.checks import choice
 from fastrecord.inspect import tables, units
-from fastrecord.inspect.fit import LEAST, fit_observed, observed_rate
 from fastrecord.inspect.model import Run, Setup, Step, operations_of, run, step
-from fastrecord.inspect.observed import read_observed
+from fastrecord.inspect.plan_options import Cluster, Data, Training
 from fastrecord.inspect.tables import GPUS, WAYS
 
 if TYPE_CHECKING:
     from fastrecord.inspect.benchmark import Report
 
-_MOST = 1 << 20
 _SHOWN = 0.02  # a share of the step below which no advice mentions the all-reduce
 
 
@@ -109,31 +105,11 @@ class Plan:
         return asdict(self)
 
 
-def plan_training(
+def plan(
+    cluster: Cluster,
+    training: Training | None = None,
+    data: Data | None = None,
     *,
-    gpus: int,
-    nodes: int = 1,
-    gpu: str | None = None,
-    precision: str | None = None,
-    gpu_rate: float | str | None = None,
-    batch: int | None = None,
-    images: float | str | None = None,
-    image_bytes: float | str | None = None,
-    val_images: float | str = 0,
-    epochs: int = 90,
-    stored: str | None = None,
-    storage: float | str | None = None,
-    iops: float | str | None = None,
-    ram: float | str | None = None,
-    net: float | str | None = None,
-    link: float | str | None = None,
-    latency: float = tables.LATENCY,
-    cores: float | None = None,
-    parameters: float | str | None = None,
-    gradient_bits: int = 32,
-    pause: float = 0.0,
-    efficiency: float | None = None,
-    observed: Mapping[int, float | str] | str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> Plan:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
@@ -141,124 +117,68 @@ def plan_training(
     docs/plan.md has the formulas, the sources of the tables, and the errors on published runs.
 
     Args:
-        gpus: Number of GPUs in all.
-        nodes: Number of nodes, with as many GPUs each.
-        gpu: "K80", "P100", "V100", "A100", "H100" or "H100-PCIE": ResNet-50's published rate. With
-            `gpu_rate` also "H200", "B200" or "L40S", for the link.
-        precision: "fp32", "amp", "amp-nhwc" (channels last) or "amp-xla" (compiled). Default:
-            "amp" where a rate is published, otherwise "fp32".
-        gpu_rate: Images per second that one GPU alone trains at this batch, for another GPU or
-            model. Replaces the published rate.
-        batch: Images of a step on one GPU. Default: 256, or as in the file `observed`.
-        images: Images of an epoch. Default: the report's, otherwise ImageNet's 1,281,167.
-        image_bytes: Mean bytes of an original image, such as "116kB". Default: the report's,
-            otherwise 116,000.
-        val_images: Images that each epoch evaluates.
-        epochs: Number of epochs.
-        stored: How the images are stored: "original", "crop-index", "crop-ready", "short-side",
-            "short-side-index" or "raw". Default: as in the report, otherwise "original".
-        storage: Bytes per second of the storage that all nodes share, such as "4GB/s". Default:
-            the report's cold rate for each node, otherwise unlimited.
-        iops: Read operations per second of the storage. Default: unlimited.
-        ram: Memory of a node that is left for the page cache, such as "200GiB". Default: none.
-        net: Network of a node, such as "100Gb/s". Required for several nodes.
-        link: Link between the GPUs of a node. Default: the GPU's.
-        latency: Seconds of one step of the ring all-reduce.
-        cores: Cores of a node that may decode. Default: the report's, otherwise unlimited.
-        parameters: Trained parameters of the model. Default: ResNet-50's 25,557,032, or as in the
-            file `observed`.
-        gradient_bits: 16 or 32, the size of an exchanged gradient.
-        pause: Seconds of an epoch in which nothing is trained: starting workers, checkpoints.
-        efficiency: What is left of the rate of each GPU when their number doubles: the one number
-            fitted to a machine. Default: fitted to `observed`, otherwise 0.97.
-        observed: Images per second while training, by number of GPUs: the same run on fewer GPUs of
-            this machine, such as {1: 856, 8: 6636}. Or a file of results of the suite's experiment
-            "scaling", whose ranks then stand for GPUs. It also gives the rate of one GPU, if neither
-            `gpu` nor `gpu_rate` does.
-        report: A return value of `bench_file`, for this machine's rates instead of the tables'.
+        cluster: The machine.
+        training: How it trains. Default: `Training()`.
+        data: The images. Default: `Data()`.
+        report: A return value of `bench`, for this machine's rates instead of the tables'.
 
     Raises:
-        ValueError: an argument is out of range or unknown, or two of them contradict each other.
-        TypeError: an argument is of another type.
-        OSError: the file `observed` cannot be read.
+        ValueError: no rate of the GPU is known, or options contradict each other.
     """
-    integer("gpus", gpus, 1, _MOST)
-    integer("nodes", nodes, 1, _MOST)
-    found = None if observed is None or isinstance(observed, Mapping) else read_observed(observed)
-    if found is not None:
-        batch = found.batch if batch is None else batch
-        parameters = found.parameters if parameters is None else parameters
-        gpu_rate = found.one_rank if gpu is None and gpu_rate is None else gpu_rate
-    batch = 256 if batch is None else batch
-    integer("batch", batch, 1, _MOST)
-    integer("epochs", epochs, 1, _MOST)
+    training, data = training or Training(), data or Data()
     notes: list[str] = []
-    fixed, per_image, found_link, precision = _gpu(gpu, precision, gpu_rate, batch, notes)
-    if gpus % nodes:
-        raise ValueError(f"{gpus} GPUs do not divide among {nodes} nodes: each node has as many as the others")
-    number = units.count("images", _first(images, report.records if report else tables.IMAGES))
-    if gpus * batch > number:
+    given = cluster.amounts() | training.amounts() | data.amounts()
+    nodes, batch, stored = cluster.nodes, training.batch, data.stored
+    fixed, per_image, link, precision = _gpu(cluster, training, notes)
+    images = given.get("images", report.records if report else tables.IMAGES)
+    if cluster.gpus * batch > images:
+        who = f"{cluster.gpus} GPU{'s' * (cluster.gpus > 1)} x batch {batch}"
         raise ValueError(
-            f"a step takes {gpus * batch:,} images ({gpus} GPU{'s' if gpus > 1 else ''} x batch {batch}), but an epoch "
-            f"has only {number:,.0f}: give the number of images (images, --images), or a smaller batch"
+            f"a step takes {cluster.gpus * batch:,} images ({who}), but an epoch has only {images:,.0f}: give the "
+            "number of images (images, --images), or a smaller batch"
         )
-    if nodes > 1 and net is None:
+    if nodes > 1 and cluster.net is None:
         raise ValueError(f"{nodes} nodes exchange gradients: net says how fast (--net 100Gb/s)")
-    if net is not None and nodes == 1:
+    if cluster.net is not None and nodes == 1:
         notes.append("One node: the network is not used.")
-    if gradient_bits not in (16, 32):
-        raise ValueError(f"gradient_bits is 16 or 32, not {gradient_bits!r}")
-    if efficiency is not None and observed:
-        raise ValueError("observed rates give the efficiency: give one of them")
-    efficiency = tables.EFFICIENCY if efficiency is None else efficiency
-    if not LEAST <= units.positive("efficiency", efficiency) <= 1:
-        raise ValueError(f"efficiency is from 0.5 to 1, not {efficiency}: what a GPU keeps when their number doubles")
-    original = units.size("image_bytes", _first(image_bytes, report.mean_bytes if report else tables.IMAGE_BYTES))
-    bandwidth = None if storage is None else units.bytes_per_second("storage", storage)
-    if bandwidth is None and report is not None:
-        bandwidth = _disk(report, nodes, notes)
-    if bandwidth is None:
+    original = given.get("image_bytes", report.mean_bytes if report else tables.IMAGE_BYTES)
+    storage = given.get("storage")
+    if storage is None and report is not None:
+        storage = _disk(report, nodes, notes)
+    if storage is None:
         notes.append("The storage is taken as fast enough (--storage).")
-    room = 0.0 if ram is None else units.size("ram", ram)
-    if ram is None:
+    if cluster.ram is None:
         notes.append("Nothing stays in the page cache (--ram).")
-    if cores is None and report is not None:
-        cores = report.cpus
+    cores = given.get("cores", report.cpus if report else None)
     if cores is None:
         notes.append("There are cores enough to decode (--cores).")
-    else:
-        units.positive("cores", cores)
     ways = {name: (original * way.share if way.share else way.nbytes or 0.0, way.decode) for name, way in WAYS.items()}
     if report is not None:
         ways = {"measured": (original, _decode(report)), **({} if stored in (None, "measured") else ways)}
     stored = choice("stored", stored or next(iter(ways)), list(ways))
     setup = Setup(
-        gpus=gpus,
+        gpus=cluster.gpus,
         nodes=nodes,
         batch=batch,
         fixed=fixed,
         per_image=per_image,
-        images=number,
-        val_images=units.count("val_images", val_images, zero=True),
+        images=images,
+        val_images=given["val_images"],
         image_bytes=ways[stored][0],
-        epochs=epochs,
-        gradient_bytes=units.count("parameters", _first(parameters, tables.PARAMETERS)) * gradient_bits / 8,
-        link=found_link if link is None else units.bytes_per_second("link", link),
-        net=0.0 if net is None else units.bytes_per_second("net", net),
-        latency=units.positive("latency", latency),
-        storage=bandwidth,
-        operations=None if iops is None else units.count("iops", iops),
-        cache=room,
+        epochs=training.epochs,
+        gradient_bytes=given["parameters"] * training.gradient_bits / 8,
+        link=given.get("link", link),
+        net=given.get("net", 0.0),
+        latency=given["latency"] / 1e6,
+        storage=storage,
+        operations=given.get("iops"),
+        cache=given.get("ram", 0.0),
         cores=cores,
         decode=ways[stored][1],
-        pause=units.positive("pause", pause, zero=True),
-        efficiency=efficiency,
+        pause=given["pause"],
+        efficiency=cluster.efficiency,
     )
-    if found is not None:
-        observed = found.rates(each=gpus // nodes, net=setup.net if nodes > 1 else 0.0)
-    if isinstance(observed, Mapping) and observed:
-        setup = _fitted(setup, observed, notes)
-    return _plan(setup, gpu, precision, stored, ways, notes)
+    return _plan(setup, cluster.gpu, precision, stored, ways, notes)
 
 
 def _plan(
@@ -308,25 +228,21 @@ def limit_of(parts: Step) -> str:
     return max(times, key=lambda name: times[name])
 
 
-def _first(given: float | str | None, other: float) -> float | str:
-    return other if given is None else given
-
-
 def _dataset(setup: Setup) -> float:
     return (setup.images + setup.val_images) * setup.image_bytes
 
 
-def _gpu(
-    gpu: str | None, precision: str | None, gpu_rate: float | str | None, batch: int, notes: list[str]
-) -> tuple[float, float, float, str | None]:
+def _gpu(cluster: Cluster, training: Training, notes: list[str]) -> tuple[float, float, float, str | None]:
     """Return a step's fixed seconds, an image's seconds, the link and the precision."""
-    found = GPUS.get(gpu.upper()) if isinstance(gpu, str) else None
-    if gpu_rate is not None:
+    gpu, precision = cluster.gpu, training.precision
+    found = None if gpu is None else GPUS.get(gpu.upper())
+    own = cluster.amounts().get("gpu_rate")
+    if own is not None:
         if precision is not None:
             raise ValueError("precision chooses a published rate, and gpu_rate replaces it: give one of them")
         if found is None:
             notes.append("The GPUs of a node are linked by PCIe 3.0 x16 (--link).")
-        return 0.0, 1 / units.count("gpu_rate", gpu_rate), found.link if found else tables.PCIE, None
+        return 0.0, 1 / own, found.link if found else tables.PCIE, None
     if gpu is None:
         raise ValueError("gpu or gpu_rate is required: which GPU, or how many images per second one of them trains")
     if found is None or not found.rates:
@@ -336,7 +252,6 @@ def _gpu(
             "(gpu_rate, --gpu-rate IMAGES/S)"
         )
     precision = precision or ("amp" if "amp" in found.rates else "fp32")
-    choice("precision", precision, list(tables.PRECISIONS))
     if precision not in found.rates:
         known = ", ".join(found.rates)
         raise ValueError(f"no published rate of the {gpu} in {precision} is known, only in {known}: give gpu_rate")
@@ -344,31 +259,12 @@ def _gpu(
     whole = rate.batch / rate.images_per_second
     fixed = min(found.fixed, whole / 2)
     notes.append(f"{rate.images_per_second:,.0f} images/s at batch {rate.batch} on one GPU: {rate.source}.")
-    if batch < rate.batch / 2 or batch > 2 * rate.batch:
+    if not rate.batch / 2 <= training.batch <= 2 * rate.batch:
         notes.append(
-            f"Batch {batch} is far from {rate.batch}: {units.time_text(fixed)} of a step are taken as fixed "
+            f"Batch {training.batch} is far from {rate.batch}: {units.time_text(fixed)} of a step are taken as fixed "
             f"({found.fixed_source})."
         )
     return fixed, (whole - fixed) / rate.batch, found.link, precision
-
-
-def _fitted(setup: Setup, observed: Mapping[int, float | str], notes: list[str]) -> Setup:
-    """Return the setup with the efficiency fitted to the observed rates, and note the errors that remain."""
-    rates = {
-        integer("a number of GPUs in observed", n, 1, _MOST): units.count("observed", observed[n]) for n in observed
-    }
-    each = setup.gpus // setup.nodes
-    for n in rates:
-        if n > each and n % each:
-            raise ValueError(f"observed: {n} GPUs do not fill nodes of {each}")
-    if max(rates) == 1:
-        raise ValueError("observed has the rate of one GPU only, which is gpu_rate: the efficiency needs two or more")
-    setup = replace(setup, efficiency=fit_observed(setup, rates))
-    errors = (f"{n} GPUs {100 * (observed_rate(setup, n) / rate - 1):+.1f} %" for n, rate in sorted(rates.items()))
-    notes.append(
-        f"The efficiency {setup.efficiency:.3f} is fitted to observed rates. Errors left: {', '.join(errors)}."
-    )
-    return setup
 
 
 def _disk(report: Report, nodes: int, notes: list[str]) -> float | None:

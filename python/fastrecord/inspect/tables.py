@@ -10,7 +10,7 @@ from dataclasses import dataclass
 PARAMETERS = 25_557_032  # of ResNet-50, all of them trained
 IMAGES, VAL_IMAGES, IMAGE_BYTES = 1_281_167, 50_000, 116_000  # ImageNet
 REQUEST_BYTES = 128 << 10  # the kernel's default read-ahead, which cuts longer reads
-LATENCY = 5e-6  # seconds for one step of a ring
+LATENCY = 5.0  # microseconds for one step of a ring
 BUCKET_BYTES = 25 << 20  # of DistributedDataParallel, by default
 BACKWARD = 2 / 3  # share of a training step's arithmetic
 EFFICIENCY = 0.97  # docs/plan.md lists the fitted ones

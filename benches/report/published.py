@@ -6,11 +6,13 @@ For each machine one number, the efficiency, is fitted to its smaller runs. All 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from typing import Any
 
-from fastrecord.inspect.fit import least
-from fastrecord.inspect.prediction import Plan, plan_training
+from fastrecord.inspect.benchmark import Report
+from fastrecord.inspect.plan_options import Cluster, Data, Training
+from fastrecord.inspect.prediction import Plan, plan
 from fastrecord.inspect.units import time_text
 
 _RATE, _TIME, _READ, _OPERATIONS = "images/s", "run time", "GB/s read", "reads/s"
@@ -22,7 +24,7 @@ class Figure:
 
     Attributes:
         name: What was run.
-        options: Arguments of `plan_training`, added to the machine's.
+        options: Fields of `Cluster`, `Training` and `Data`, added to the machine's.
         unit: "images/s", "run time" (in seconds), "GB/s read" or "reads/s".
         value: The figure.
         fitted: Whether the efficiency is fitted to it.
@@ -52,7 +54,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with published runs. `options` are arguments of `plan_training` for all of them."""
+    """A machine with published runs. `options` are fields of `Cluster`, `Training` and `Data`."""
 
     name: str
     source: str
@@ -167,28 +169,45 @@ MACHINES = (
 )
 
 
-def fit(machine: Machine) -> float:
-    """Return the efficiency with the least squares of the logarithms of planned / published."""
-    fitted = [figure for figure in machine.figures if figure.fitted]
+def planned(*, report: Report | None = None, **options: Any) -> Plan:
+    """Return the plan of a run; the options are fields of `Cluster`, `Training` and `Data`."""
 
-    def loss(efficiency: float) -> float:
-        return sum(
-            math.log(
-                figure.of(plan_training(**machine.options, **figure.options, efficiency=efficiency)) / figure.value
-            )
-            ** 2
-            for figure in fitted
-        )
+    def made(kind: Any) -> Any:
+        return kind(**{one.name: options[one.name] for one in fields(kind) if one.name in options})
 
-    return least(loss)
+    return plan(made(Cluster), made(Training), made(Data), report=report)
+
+
+def fitted(ratios: Callable[[float], Iterable[float]]) -> float:
+    """Return the efficiency, in steps of a thousandth, whose ratios to what was measured are nearest to 1.
+
+    The squares of their logarithms are least. They have one valley.
+    """
+
+    def loss(thousandths: int) -> float:
+        return sum(math.log(ratio) ** 2 for ratio in ratios(thousandths / 1000))
+
+    low, high = 500, 1000
+    while high - low > 2:
+        third = max(1, (high - low) // 3)
+        if loss(low + third) < loss(high - third):
+            high -= third
+        else:
+            low += third
+    return min(range(low, high + 1), key=loss) / 1000
 
 
 def check() -> list[Check]:
     """Return all published figures beside the plan's."""
     checks = []
     for machine in MACHINES:
-        efficiency = fit(machine)
+
+        def of(figure: Figure, efficiency: float, options: dict[str, Any] = machine.options) -> float:
+            return figure.of(planned(**options, **figure.options, efficiency=efficiency))
+
+        smaller = [figure for figure in machine.figures if figure.fitted]
+        efficiency = fitted(lambda one, of=of, smaller=smaller: (of(each, one) / each.value for each in smaller))  # type: ignore[misc]
         for figure in machine.figures:
-            planned = figure.of(plan_training(**machine.options, **figure.options, efficiency=efficiency))
-            checks.append(Check(machine.name, efficiency, figure, planned, planned / figure.value - 1))
+            value = of(figure, efficiency)
+            checks.append(Check(machine.name, efficiency, figure, value, value / figure.value - 1))
     return checks
