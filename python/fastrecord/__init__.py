@@ -55,6 +55,7 @@ from fastrecord.schema.limits import LIMITS as LIMITS
 
 if typing.TYPE_CHECKING:
     from fastrecord import files as files
+    from fastrecord import inspect as inspect
     from fastrecord import transforms as transforms
     from fastrecord.dataset.collate import collate as collate
     from fastrecord.dataset.dataset import FastRecordDataset as FastRecordDataset
@@ -62,12 +63,6 @@ if typing.TYPE_CHECKING:
     from fastrecord.dataset.decoding import Decoding as Decoding
     from fastrecord.dataset.mix import mix as mix
     from fastrecord.files.export import export as export
-    from fastrecord.inspect.benchmark import bench_file as bench_file
-    from fastrecord.inspect.compare import diff_files as diff_files
-    from fastrecord.inspect.diagnosis import examine as examine
-    from fastrecord.inspect.page import browse as browse
-    from fastrecord.inspect.statistics import file_stats as file_stats
-    from fastrecord.inspect.stats_plot import plot_stats as plot_stats
     from fastrecord.loader.delivery import Delivery as Delivery
     from fastrecord.loader.loader import FastRecordLoader as FastRecordLoader
     from fastrecord.loader.resumable import ResumableLoader as ResumableLoader
@@ -81,7 +76,6 @@ if typing.TYPE_CHECKING:
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
-    from fastrecord.store.plan import CachePlan as CachePlan
 
     BatchSampler, Dataset, Loader = FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
 
@@ -90,7 +84,6 @@ if typing.TYPE_CHECKING:
 _LAZY = {
     "BatchSampler": "sampler.batch_sampler:FastRecordBatchSampler",
     "Blocks": "sampler.blocks",
-    "CachePlan": "store.plan",
     "Dataset": "dataset.dataset:FastRecordDataset",
     "Decoding": "dataset.decoding",
     "Delivery": "loader.delivery",
@@ -99,27 +92,20 @@ _LAZY = {
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
-    "Plan": "inspect.prediction",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
-    "bench_file": "inspect.benchmark",
-    "browse": "inspect.page",
     "class_weights": "sampler.draws",
     "collate": "dataset.collate",
     "concat": "dataset.dataset",
     "mix": "dataset.mix",
-    "diff_files": "inspect.compare",
-    "examine": "inspect.diagnosis",
     "export": "files.export",
-    "file_stats": "inspect.statistics",
     "import_records": "pack.records",
     "pack_dataset": "pack.datasets",
     "pack_folder": "pack.images",
     "pack_pairs": "pack.pairs",
-    "plan_training": "inspect.prediction",
-    "plot_stats": "inspect.stats_plot",
     "files": "files",
+    "inspect": "inspect",
     "transforms": "transforms",
 }
 

@@ -43,7 +43,7 @@ ELSEWHERE = {
     "docs/records.md": "test_pages.py",
     "docs/order.md": "../loader/test_frameworks.py",
     "docs/cli.md": "../cli/test_cli.py",
-    "docs/plan.md": "../plan/test_plan_cli.py",
+    "docs/plan.md": "../inspect/test_plan_cli.py",
     "docs/ray.md": "../ray/test_ray_page.py",
 }
 NOT_RUN = {

@@ -51,9 +51,12 @@ def test_the_site_has_each_page_and_nothing_from_elsewhere(site: Path) -> None:
 def test_the_reference_describes_each_public_name(site: Path) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in site.glob("api/*.html"))
     described = set(re.findall(r'id="fastrecord\.(\w+)"', text))
-    public = {name for name in fr.__all__ if name not in NUMBERS | SHORT_NAMES | {"__version__", "files", "transforms"}}
+    folders = {"files", "inspect", "transforms"}
+    public = {name for name in fr.__all__ if name not in NUMBERS | SHORT_NAMES | {"__version__", *folders}}
     assert public - described == set()
-    assert {f"files.{name}" for name in fr.files.__all__} <= set(re.findall(r'id="fastrecord\.(files\.\w+)"', text))
+    for folder in ("files", "inspect"):
+        names = set(re.findall(rf'id="fastrecord\.{folder}\.(\w+)"', text))
+        assert set(getattr(fr, folder).__all__) <= names
     assert {f"transforms.{name}" for name in fr.transforms.__all__ if name not in ("Geometry", "Size")} <= set(
         re.findall(r'id="fastrecord\.(transforms\.\w+)"', text)
     )

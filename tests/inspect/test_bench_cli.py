@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.inspect.benchmark import Report, Row, _load, _Sample, bench_file
+from fastrecord.inspect.benchmark import Report, Row, _load, _Sample, bench
 from fastrecord.inspect.page_cache import cached_share, drop_from_cache
 from fastrecord.inspect.verdict import judge
 from tests.conftest import encode, write_bytes, write_images
@@ -102,7 +102,7 @@ def test_images_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path) 
 
 def test_python_and_the_command_report_the_same(packed: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    report = bench_file(packed, seconds=0.3, threads=1, size=8, progress=lambda *step: seen.append(step))
+    report = bench(packed, seconds=0.3, threads=1, size=8, progress=lambda *step: seen.append(step))
     assert (
         [name for name, _, _ in seen]
         == [row.name for row in report.rows]
@@ -115,11 +115,11 @@ def test_python_and_the_command_report_the_same(packed: Path) -> None:
 def test_a_sample_of_a_large_file_has_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_bytes(tmp_path / "a.frec", [bytes([n % 256]) * 100 for n in range(3000)])
     monkeypatch.setattr("fastrecord.inspect.benchmark._SAMPLE_RECORDS", 500)
-    report = bench_file(path, seconds=0.3, threads=1)
+    report = bench(path, seconds=0.3, threads=1)
     assert 300 < report.sample <= 500
     assert report.sample_bytes == 100 * report.sample
     monkeypatch.setattr("fastrecord.inspect.benchmark._SAMPLE_BYTES", 2000)
-    assert bench_file(path, seconds=0.3, threads=1).sample == 20
+    assert bench(path, seconds=0.3, threads=1).sample == 20
 
 
 def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) 
     reports = {}
     for name, options in {"plain": [], "ready": ["--crop-ready"], "index": ["--crop-index"], "raw": ["--raw"]}.items():
         good("pack", tmp_path / "images", tmp_path / name, *options)
-        reports[name] = bench_file(tmp_path / name, seconds=0.3, size=16)
+        reports[name] = bench(tmp_path / name, seconds=0.3, size=16)
     assert {name: report.crop_ready for name, report in reports.items()} == {
         "plain": False,
         "ready": True,
@@ -267,7 +267,7 @@ def test_files_and_fields_that_cannot_be_measured_are_errors(tmp_path: Path, pac
     message = failed("bench", tmp_path / "bad.frec", *QUICK)
     assert re.search(r"bad\.frec: record 7, field image: stored CRC.* \[FR302\]$", message)
     with pytest.raises(ValueError, match="above 0"):
-        bench_file(packed, seconds=0)
+        bench(packed, seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_numbers_that_make_no_sense_are_wrong_usage(packed: Path, arguments: tup
 @pytest.mark.parametrize("step", ["copies", "decode", "load"])
 def test_ctrl_c_ends_each_step(packed: Path, report: Report, step: str) -> None:
     with fr.Reader(packed) as reader:
-        sample = _Sample(reader, report, batch_size=4, seed=0)
+        sample = _Sample(reader, report, batch_size=4)
         run = partial(_load, packed, report, sample, size=16) if step == "load" else getattr(sample, step)
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()

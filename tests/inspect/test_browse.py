@@ -132,7 +132,7 @@ def test_the_page_has_the_name_of_the_file_and_lies_here(
 def test_several_files_are_one_page(many: Path, tmp_path: Path) -> None:
     fr.files.split(many, tmp_path / "part.frec", shards=3)
     more = write_images(tmp_path / "more.frec", [0, 1], ["owl", "yak"])
-    summary = fr.browse([tmp_path / "part-*.frec", more], tmp_path / "p.html")
+    summary = fr.inspect.browse([tmp_path / "part-*.frec", more], tmp_path / "p.html")
     assert (summary.records, summary.shown) == (62, 62)
     page = contents(tmp_path / "p.html")
     assert {one["name"]: one["records"] for one in page["classes"]} == {"cat": 20, "dog": 20, "owl": 21, "yak": 1}
@@ -151,7 +151,7 @@ def test_noise_of_any_number_of_records_stays_below_the_limit(tmp_path: Path) ->
         for _ in range(300):
             writer.append({"image": image, "mask": noise[:64, :64, 0], **{f"t{i}": text for i in range(3)}})
     for n in (1, 300):
-        summary = fr.browse(tmp_path / "n.frec", tmp_path / "p.html", n=n, overwrite=True)
+        summary = fr.inspect.browse(tmp_path / "n.frec", tmp_path / "p.html", n=n, overwrite=True)
         assert summary.bytes < 5_000_000
         assert summary.bytes == (tmp_path / "p.html").stat().st_size
         shown = [one["shown"][0] for item in contents(tmp_path / "p.html")["items"] for one in item["pictures"]]
@@ -160,7 +160,7 @@ def test_noise_of_any_number_of_records_stays_below_the_limit(tmp_path: Path) ->
 
 
 def test_a_page_asks_for_nothing_from_outside(packed: Path, tmp_path: Path) -> None:
-    fr.browse(packed, tmp_path / "p.html")
+    fr.inspect.browse(packed, tmp_path / "p.html")
     page = (tmp_path / "p.html").read_text()
     assert "default-src 'none'; img-src data:" in page
     assert re.findall(r"(?:src|href)\s*=\s*[\"']?https?:|url\(|@import|https?://", page) == []
@@ -171,15 +171,15 @@ def test_a_page_asks_for_nothing_from_outside(packed: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("n", [0, 2001])
 def test_a_wrong_number_of_records_is_refused(packed: Path, tmp_path: Path, n: int) -> None:
     with pytest.raises(ValueError, match="n is from 1 to 2000"):
-        fr.browse(packed, tmp_path / "p.html", n=n)
+        fr.inspect.browse(packed, tmp_path / "p.html", n=n)
 
 
 def test_looking_needs_no_torch(packed: Path, tmp_path: Path) -> None:
     script = (
         "import sys, fastrecord as fr\n"
-        "fr.browse(sys.argv[1], sys.argv[2], where='label == 1')\n"
-        "fr.file_stats(sys.argv[1])\n"
-        "assert fr.diff_files(sys.argv[1], sys.argv[1]).same\n"
+        "fr.inspect.browse(sys.argv[1], sys.argv[2], where='label == 1')\n"
+        "fr.inspect.stats(sys.argv[1])\n"
+        "assert fr.inspect.diff(sys.argv[1], sys.argv[1]).same\n"
         "fr.Reader(sys.argv[1])._repr_html_()\n"
         "assert 'torch' not in sys.modules\n"
     )

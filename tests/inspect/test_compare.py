@@ -36,7 +36,7 @@ def write(path: Path, records: Sequence[Row], schema: dict[str, fr.FieldType] | 
 @pytest.fixture
 def compared(tmp_path: Path) -> Callable[..., Comparison]:
     def compare(a: list[Row], b: list[Row], **options: Any) -> Comparison:
-        return fr.diff_files(write(tmp_path / "a.frec", a), write(tmp_path / "b.frec", b), **options)
+        return fr.inspect.diff(write(tmp_path / "a.frec", a), write(tmp_path / "b.frec", b), **options)
 
     return compare
 
@@ -47,7 +47,7 @@ def test_a_copy_does_not_differ_however_it_is_stored(packed: Path, tmp_path: Pat
     fr.files.split(packed, tmp_path / "part.frec", shards=3)
     fr.files.index(tmp_path / "copy.frec")
     for other in (tmp_path / "copy.frec", tmp_path / "shuffled.frec", tmp_path / "part-*.frec"):
-        found = fr.diff_files(packed, other)
+        found = fr.inspect.diff(packed, other)
         assert found.same
         assert (found.by, found.records, found.changes) == ("key", (12, 12), [])
         assert good("diff", packed, other).startswith("0 added, 0 removed, 0 changed; 12 and 12 records, paired by key")
@@ -93,7 +93,7 @@ def test_files_without_keys_are_compared_by_position(tmp_path: Path) -> None:
     schema = {"x": fr.int16()}
     a = write(tmp_path / "a.frec", [{"x": i} for i in range(5)], schema)
     b = write(tmp_path / "b.frec", [{"x": i if i != 2 else 9} for i in range(7)], schema)
-    found = fr.diff_files(a, b)
+    found = fr.inspect.diff(a, b)
     assert (found.by, found.added, found.removed, found.changed) == ("position", 2, 0, 1)
     told = run("diff", a, b).stdout
     assert "paired by position" in told
@@ -108,11 +108,11 @@ def test_values_compressed_in_another_way_are_equal_and_others_are_not(tmp_path:
     ]
     sums = [fr.Reader(path).checksums("text").tolist() for path in files]
     assert sums[0] != sums[1] != sums[2]
-    assert all(fr.diff_files(a, b).same for a in files for b in files)
+    assert all(fr.inspect.diff(a, b).same for a in files for b in files)
     text[7]["text"] = text[7]["text"].replace("7", "8")
     other = write(tmp_path / "other.frec", text, {"text": fr.string("zstd"), "key": fr.string()})
     for path in files:
-        found = fr.diff_files(path, other)
+        found = fr.inspect.diff(path, other)
         assert [(one.key, one.fields) for one in found.changes] == [("7", ["text"])]
 
 
@@ -125,7 +125,7 @@ def test_a_crop_index_is_no_difference(tmp_path: Path) -> None:
     fr.pack_folder(tmp_path / "in", tmp_path / "index.frec", crop_index=True)
     sums = [fr.Reader(tmp_path / name).checksums("image").tolist() for name in ("plain.frec", "index.frec")]
     assert sums[0] != sums[1]
-    assert fr.diff_files(tmp_path / "plain.frec", tmp_path / "index.frec").same
+    assert fr.inspect.diff(tmp_path / "plain.frec", tmp_path / "index.frec").same
 
 
 def test_equal_bytes_of_another_shape_differ_and_nan_equals_itself(tmp_path: Path) -> None:
@@ -147,19 +147,19 @@ def test_equal_bytes_of_another_shape_differ_and_nan_equals_itself(tmp_path: Pat
         "big": np.zeros(65, np.int8),
     }
     a = write(tmp_path / "a.frec", [row], schema)
-    assert fr.diff_files(a, write(tmp_path / "b.frec", [row], schema)).same
+    assert fr.inspect.diff(a, write(tmp_path / "b.frec", [row], schema)).same
     turned = write(tmp_path / "c.frec", [{**row, "a": np.full((6, 2), nan, np.float32)}], schema)
-    assert fr.diff_files(a, turned).changed_fields == {"a": 1}
+    assert fr.inspect.diff(a, turned).changed_fields == {"a": 1}
     other = write(
         tmp_path / "d.frec", [{**row, "f": 0.0, "s": np.zeros(2, np.float16), "l": [np.zeros(3, np.int8)]}], schema
     )
-    assert fr.diff_files(a, other).changed_fields == {"f": 1, "s": 1, "l": 1}
+    assert fr.inspect.diff(a, other).changed_fields == {"f": 1, "s": 1, "l": 1}
 
 
 def test_values_of_one_checksum_and_length_count_as_equal_as_documented(tmp_path: Path) -> None:
     one, other = colliding()
     schema = {"data": fr.bytes_()}
-    assert fr.diff_files(
+    assert fr.inspect.diff(
         write(tmp_path / "a.frec", [{"data": one}], schema), write(tmp_path / "b.frec", [{"data": other}], schema)
     ).same
 
@@ -175,7 +175,7 @@ def test_fields_and_types_that_differ_are_named(tmp_path: Path) -> None:
         [{"key": "k", "x": 1, "new": 2.0}],
         {"key": fr.string(), "x": fr.int64(), "new": fr.float32()},
     )
-    found = fr.diff_files(a, b)
+    found = fr.inspect.diff(a, b)
     assert (found.fields_added, found.fields_removed) == (["new"], ["old"])
     assert found.fields_retyped == {"x": ("int32", "int64")}
     assert not found.same
@@ -189,16 +189,16 @@ def test_labels_are_compared_by_class_name(tmp_path: Path) -> None:
     same = write_images(tmp_path / "b.frec", [2, 0, 1, -1], ["dog", "owl", "cat"])
     for path in (a, same):  # keys of write_images begin with the file's name
         fr.files.drop_field(path, "key")
-    found = fr.diff_files(a, same)
+    found = fr.inspect.diff(a, same)
     assert found.same
     assert found.renumbered
     other = write_images(tmp_path / "c.frec", [0, 1, 1, -1], ["cat", "dog", "yak"])
     fr.files.drop_field(other, "key")
-    found = fr.diff_files(a, other)
+    found = fr.inspect.diff(a, other)
     assert (found.classes_added, found.classes_removed, found.changed_fields) == (["yak"], ["owl"], {"label": 1})
     unnamed = write_images(tmp_path / "d.frec", [0, 1, 2, -1])
     fr.files.drop_field(unnamed, "key")
-    assert fr.diff_files(a, unnamed).same
+    assert fr.inspect.diff(a, unnamed).same
 
 
 def test_a_number_without_a_name_is_no_class_of_the_other_file(tmp_path: Path) -> None:
@@ -206,17 +206,17 @@ def test_a_number_without_a_name_is_no_class_of_the_other_file(tmp_path: Path) -
     records = [{"label": label, "key": f"k{number}"} for number, label in enumerate([0, 2, 7, -1])]
     a = write(tmp_path / "a.frec", records, schema, classes=["ant", "bee", "cat"])
     b = write(tmp_path / "b.frec", records, schema, classes=["ant", "bee"])
-    found = fr.diff_files(a, b)
+    found = fr.inspect.diff(a, b)
     assert [change.key for change in found.changes] == ["k1"]
     assert (found.classes_removed, found.changed_fields) == (["cat"], {"label": 1})
 
 
 def test_files_without_records_do_not_differ(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.frec", []), write(tmp_path / "b.frec", [])
-    assert fr.diff_files(a, b).same
-    found = fr.diff_files(a, write(tmp_path / "c.frec", rows()))
+    assert fr.inspect.diff(a, b).same
+    found = fr.inspect.diff(a, write(tmp_path / "c.frec", rows()))
     assert found.added == 10
-    assert fr.diff_files(tmp_path / "c.frec", a).removed == 10
+    assert fr.inspect.diff(tmp_path / "c.frec", a).removed == 10
 
 
 def test_the_command_lists_some_and_counts_all(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_command_lists_some_and_counts_all(tmp_path: Path) -> None:
     about = json.loads(run("diff", a, b, "--limit", 3, "--json").stdout)
     assert about["same"] is False
     assert (about["removed"], len(about["changes"])) == (40, 3)
-    assert about == fr.diff_files(a, b, limit=3).to_dict() | {"records": [50, 10]}
+    assert about == fr.inspect.diff(a, b, limit=3).to_dict() | {"records": [50, 10]}
 
 
 def test_trouble_has_a_status_of_its_own(packed: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_trouble_has_a_status_of_its_own(packed: Path, tmp_path: Path) -> None:
     failed("diff", packed, status=2)
     # A damaged value is compared by its checksum, unless it must be read.
     flip(packed, tmp_path / "bad.frec", record=3)
-    assert fr.diff_files(packed, tmp_path / "bad.frec").same
+    assert fr.inspect.diff(packed, tmp_path / "bad.frec").same
 
 
 def test_many_records_take_some_bytes_each(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_many_records_take_some_bytes_each(tmp_path: Path) -> None:
             writer.extend({"key": [f"a rather long key {number:040d}" for number in numbers], "x": numbers})
     child = (
         "import resource, sys, fastrecord as fr\n"
-        "fr.diff_files\n"
+        "fr.inspect.diff\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "assert fr.diff_files(sys.argv[1], sys.argv[1]).same\n"
+        "assert fr.inspect.diff(sys.argv[1], sys.argv[1]).same\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     told = subprocess.run([sys.executable, "-c", child, str(tmp_path / "m.frec")], capture_output=True, check=True)

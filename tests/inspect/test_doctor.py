@@ -17,7 +17,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord._core import resident_bytes
-from fastrecord.inspect.diagnosis import FileReport, examine, judge_file
+from fastrecord.inspect.diagnosis import FileReport, doctor, judge_file
 from fastrecord.inspect.findings import Finding
 from fastrecord.inspect.machine import (
     Group,
@@ -226,7 +226,7 @@ def test_this_machine_is_looked_at_without_importing_torch() -> None:
 
 
 def only(path: Path) -> tuple[FileReport, dict[str, str]]:
-    report = examine([path])
+    report = doctor([path])
     return report.files[0], {f.code: f.level for f in report.findings if f.file is not None}
 
 

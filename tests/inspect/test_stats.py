@@ -54,7 +54,7 @@ def test_bytes_of_a_field_are_those_of_its_values(tmp_path: Path) -> None:
                 writer.append(
                     {"data": rng.bytes(size), "text": ["word"] * 100, "x": 1.0, "a": rng.integers(0, 9, 100, np.int16)}
                 )
-    stats = fr.file_stats(tmp_path)
+    stats = fr.inspect.stats(tmp_path)
     assert (stats.records, len(stats.files)) == (501, 3)
     data = field(stats, "data").bytes
     ordered = np.sort(sizes)
@@ -74,7 +74,7 @@ def test_bytes_of_a_field_are_those_of_its_values(tmp_path: Path) -> None:
 
 def test_kinds_of_images_are_counted(tmp_path: Path) -> None:
     write_mixed(tmp_path / "m.frec")
-    images = field(fr.file_stats(tmp_path / "m.frec"), "image").images
+    images = field(fr.inspect.stats(tmp_path / "m.frec"), "image").images
     assert images is not None
     assert images.sampled == 8
     assert images.formats == {"JPEG": 6, "PNG": 1, "WebP": 1}
@@ -95,21 +95,21 @@ def test_images_that_decode_in_parts_are_counted(tmp_path: Path, option: str, cr
         (tmp_path / "in" / "x").mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / "x" / f"{name}.jpg").write_bytes(jpeg(size, size))
     fr.pack_folder(tmp_path / "in", tmp_path / "o.frec", **{option: "all" if option == "crop_ready" else True})  # type: ignore[arg-type]
-    images = field(fr.file_stats(tmp_path / "o.frec"), "image").images
+    images = field(fr.inspect.stats(tmp_path / "o.frec"), "image").images
     assert images is not None
     assert (images.crop_ready, images.crop_index) == (crop_ready, crop_index)
 
 
 def test_a_sample_is_of_the_size_asked_for_and_the_same_for_a_seed(tmp_path: Path) -> None:
     path = write_images(tmp_path / "i.frec", [0] * 40)
-    first, again = (fr.file_stats(path, sample=10, seed=3) for _ in range(2))
+    first, again = (fr.inspect.stats(path, sample=10, seed=3) for _ in range(2))
     assert first == again
     images = field(first, "image").images
     assert images is not None
     assert images.sampled == 10
     assert images.width is not None
     assert sum(images.width.counts) == 40  # from the index, of all
-    none = field(fr.file_stats(path, sample=0), "image").images
+    none = field(fr.inspect.stats(path, sample=0), "image").images
     assert none is not None
     assert none.formats == {}
     assert "10 of 40 records, at random with seed 3" in good("stats", path, "--sample", 10, "--seed", 3)
@@ -119,7 +119,7 @@ def test_images_in_a_field_of_bytes_are_looked_at_too(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "b.frec", fr.Schema({"data": fr.bytes_(), "other": fr.bytes_()})) as writer:
         for _ in range(3):
             writer.append({"data": jpeg(), "other": b"text"})
-    stats = fr.file_stats(tmp_path / "b.frec")
+    stats = fr.inspect.stats(tmp_path / "b.frec")
     images = field(stats, "data").images
     assert images is not None
     assert images.common_sizes == [(61, 43, 3)]
@@ -127,18 +127,18 @@ def test_images_in_a_field_of_bytes_are_looked_at_too(tmp_path: Path) -> None:
 
 
 def test_classes_are_counted_with_their_imbalance(packed: Path, tmp_path: Path) -> None:
-    classes = fr.file_stats(packed).classes
+    classes = fr.inspect.stats(packed).classes
     assert classes is not None
     assert classes.counts == CLASS_COUNTS
     assert classes.imbalance == 5 / 3
     path = write_images(tmp_path / "c.frec", [2, 2, 2, 0, -1], ["a", "empty", "c"])
-    classes = fr.file_stats(path).classes
+    classes = fr.inspect.stats(path).classes
     assert classes is not None
     assert classes.counts == {"a": 1, "empty": 0, "c": 3}
     assert (classes.empty, classes.unlabelled, classes.largest, classes.smallest) == (["empty"], 1, 3, 1)
     # Classes of several files are matched by name.
     other = write_images(tmp_path / "d.frec", [0, 1], ["c", "b"])
-    classes = fr.file_stats([path, other]).classes
+    classes = fr.inspect.stats([path, other]).classes
     assert classes is not None
     assert classes.counts == {"a": 1, "empty": 0, "c": 4, "b": 1}
 
@@ -148,7 +148,7 @@ def test_labels_of_other_types_are_counted_or_left_out(tmp_path: Path) -> None:
     for kind, labels in values.items():
         with fr.Writer(tmp_path / f"{kind}.frec", fr.Schema({"label": fr.FieldType(kind)})) as writer:
             writer.extend({"label": labels})
-    named, flags, floats = (fr.file_stats(tmp_path / f"{kind}.frec").classes for kind in values)
+    named, flags, floats = (fr.inspect.stats(tmp_path / f"{kind}.frec").classes for kind in values)
     assert named is not None
     assert named.counts == {"a": 1, "b": 2}
     assert flags is not None
@@ -162,7 +162,7 @@ def test_duplicates_are_counted_over_all_files(tmp_path: Path) -> None:
         with fr.Writer(tmp_path / f"{number}.frec", schema) as writer:
             for i in range(10):
                 writer.append({"data": bytes([i % 4]) * 50, "name": f"{number} {i}"})
-    stats = fr.file_stats(tmp_path)
+    stats = fr.inspect.stats(tmp_path)
     assert field(stats, "data").duplicates == Duplicates(4, 16, compared=True)
     assert field(stats, "name").duplicates == Duplicates(0, 0, compared=True)
     assert "duplicates in data: 16 records" in good("stats", tmp_path)
@@ -174,7 +174,7 @@ def test_equal_checksums_of_other_values_are_no_duplicates(tmp_path: Path) -> No
         writer.extend({"data": [one, other]})
     reader = fr.Reader(tmp_path / "x.frec")
     assert len(set(reader.checksums("data").tolist())) == 1
-    assert field(fr.file_stats(tmp_path / "x.frec"), "data").duplicates == Duplicates(0, 0, compared=True)
+    assert field(fr.inspect.stats(tmp_path / "x.frec"), "data").duplicates == Duplicates(0, 0, compared=True)
 
 
 def colliding() -> tuple[bytes, bytes]:
@@ -191,14 +191,14 @@ def colliding() -> tuple[bytes, bytes]:
 def test_many_equal_values_are_counted_by_their_checksums_alone(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "x.frec", fr.Schema({"data": fr.bytes_()})) as writer:
         writer.extend({"data": [b"same"] * 5000})
-    assert field(fr.file_stats(tmp_path / "x.frec"), "data").duplicates == Duplicates(1, 4999, compared=False)
+    assert field(fr.inspect.stats(tmp_path / "x.frec"), "data").duplicates == Duplicates(1, 4999, compared=False)
     assert "(equal checksums and lengths)" in good("stats", tmp_path / "x.frec")
 
 
 def test_a_file_without_records_has_no_sizes(tmp_path: Path) -> None:
     schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "x": fr.json()})
     fr.Writer(tmp_path / "e.frec", schema).close()
-    stats = fr.file_stats(tmp_path / "e.frec")
+    stats = fr.inspect.stats(tmp_path / "e.frec")
     assert [one.bytes for one in stats.fields] == [None] * 3
     assert good("stats", tmp_path / "e.frec")
     assert json.loads(good("stats", tmp_path / "e.frec", "--json"))["records"] == 0
@@ -209,7 +209,7 @@ def test_the_command_prints_a_table_or_json(packed: Path) -> None:
     for text in ("12 records", "JPEG 91.67 %", "PNG 8.333 %", "imbalance 1.667", "cat 5", "all 12 records"):
         assert text in table, text
     about = json.loads(good("stats", packed, "--json"))
-    assert about == fr.file_stats(packed).to_dict() | {"fields": about["fields"]}
+    assert about == fr.inspect.stats(packed).to_dict() | {"fields": about["fields"]}
     assert about["classes"]["counts"] == CLASS_COUNTS
     assert [one["name"] for one in about["fields"]] == ["image", "label", "key"]
 
@@ -230,7 +230,7 @@ def test_the_plot_is_a_picture_and_replaces_another_only_if_asked(packed: Path, 
     assert "--overwrite" in failed("stats", packed, "--plot", out)
     assert out.read_bytes() == before
     good("stats", packed, "--plot", out, "--overwrite")
-    fr.plot_stats(fr.file_stats(packed), tmp_path / "other.png")
+    fr.inspect.plot_stats(fr.inspect.stats(packed), tmp_path / "other.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.png", "stats.png"]
 
 

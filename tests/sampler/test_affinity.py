@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrecord as fr
-from fastrecord.inspect.cache_plan import _without_replacement, spill
+from fastrecord.inspect.cache_estimate import _without_replacement, spill
 from fastrecord.sampler.affinity import Affinity, divide
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import NodeOrder

@@ -129,9 +129,9 @@ CALLS: tuple[Callable[[str, Path], Any], ...] = (
     lambda url, here: fr.files.extract(url, here / "x"),
     lambda url, _: fr.files.index(url),
     lambda url, _: fr.files.compact(url),
-    lambda url, _: fr.bench_file(url),
-    lambda url, _: fr.examine([url]),
-    lambda url, _: fr.file_stats([url]),
+    lambda url, _: fr.inspect.bench(url),
+    lambda url, _: fr.inspect.doctor([url]),
+    lambda url, _: fr.inspect.stats([url]),
     lambda url, here: fr.files.repair(url, here / "x.frec"),
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastrecord import inspect
 from fastrecord.cli.options import NumberRange, path_type, quiet_option
 from fastrecord.cli.text import bytes_text, progress_bar, say
 
@@ -65,9 +66,6 @@ def bench(
     Changes nothing. The first reading finds FILE in memory or on the disk; the others read records that are in memory
     by then. The loader makes random crops of PX x PX pixels, flipped at random.
     """
-    from fastrecord.inspect.benchmark import bench_file
-    from fastrecord.inspect.verdict import judge
-
     with progress_bar(quiet=quiet, bar_format="{n_fmt}/{total_fmt} {desc}") as bar:
 
         def show(name: str, done: int, total: int) -> None:
@@ -76,7 +74,7 @@ def bench(
                 bar.set_description_str(_NAMES[name])
                 bar.update(done - bar.n)
 
-        report = bench_file(
+        report = inspect.bench(
             file,
             seconds=seconds,
             threads=threads,
@@ -86,7 +84,7 @@ def bench(
             cold=cold,
             progress=show,
         )
-    verdict = judge(report, size=size)
+    verdict = inspect.judge(report, size=size)
     if as_json:
         say(json.dumps({**report.to_dict(), "verdict": verdict.to_dict()}))
     else:

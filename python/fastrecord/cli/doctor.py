@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastrecord import inspect
 from fastrecord.cli.options import path_type
 from fastrecord.cli.sources import is_one_file
 from fastrecord.cli.text import bytes_text, say
@@ -35,14 +36,12 @@ def doctor(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 
     Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.
     """
-    from fastrecord.inspect.diagnosis import examine
-
     urls = [file for file in files if is_url(file)]
     if urls:
         _measure(urls, as_json=as_json)
         if len(urls) == len(files):
             return
-    report = examine([path for file in files if not is_url(file) for path in _paths(file)])
+    report = inspect.doctor([path for file in files if not is_url(file) for path in _paths(file)])
     if as_json:
         say(json.dumps(report.to_dict()))
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastrecord import inspect
 from fastrecord._core import FastRecordError
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, summary_option
@@ -47,14 +48,13 @@ def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, over
     A FILE may also be a data set: a folder of files. Reads the index of all records, and the first bytes of a sample
     of the images; changes nothing. All FILEs need the same fields.
     """
-    from fastrecord.inspect.statistics import file_stats
-    from fastrecord.inspect.stats_plot import plot_stats, require_plot
+    from fastrecord.inspect.stats_plot import require_plot
 
     if plot is not None:
         require_plot(plot, overwrite=overwrite)
-    found = file_stats(files, sample=sample, seed=seed)
+    found = inspect.stats(files, sample=sample, seed=seed)
     if plot is not None:
-        plot_stats(found, plot, overwrite=overwrite)
+        inspect.plot_stats(found, plot, overwrite=overwrite)
     say(*([json.dumps(found.to_dict())] if as_json else _stats_lines(found)))
 
 
@@ -169,9 +169,7 @@ def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: An
     The page needs no network and no other file, and has less than 5 MB; images are encoded again, as small as that
     takes. A damaged value appears as its error. In the page a click shows all fields, and classes and words filter.
     """
-    from fastrecord.inspect.page import browse as write_page
-
-    summary = write_page(files, out or f"{_name_of(files[0])}.html", **options)
+    summary = inspect.browse(files, out or f"{_name_of(files[0])}.html", **options)
     if as_json:
         say(json.dumps(summary.to_dict()))
     else:
@@ -216,10 +214,8 @@ def diff(ctx: click.Context, a: str, b: str, order: bool, limit: int, as_json: b
 
     Exit status: 0 no difference; 1 differences; 2 wrong usage, or A or B cannot be read.
     """
-    from fastrecord.inspect.compare import diff_files
-
     try:
-        found = diff_files(a, b, order=order, limit=limit)
+        found = inspect.diff(a, b, order=order, limit=limit)
     except (FastRecordError, OSError) as err:
         say(f"error: {describe(err)}", err=True)
         ctx.exit(2)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastrecord import inspect
 from fastrecord.cli.options import NumberRange, made, options_of, path_type
 from fastrecord.cli.text import say
 from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
 from fastrecord.inspect.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from fastrecord.inspect.cache_plan import PaperCache
+    from fastrecord.inspect.cache_estimate import CacheEstimate
     from fastrecord.inspect.prediction import Plan
 
 _NAMES = {
@@ -48,7 +49,7 @@ def plan(measure: str | None, seconds: float, cold: bool, plot: str | None, as_j
 
     With --cache it predicts instead what the nodes download and ask for, and how large their caches must be.
     """
-    from fastrecord.inspect.cache_plan import plan_cache
+    from fastrecord.inspect.cache_estimate import estimate_cache
 
     given = {name for name, value in options.items() if value is not None}
     of_cache = {field.name for field in fields(CacheOptions)}
@@ -61,7 +62,7 @@ def plan(measure: str | None, seconds: float, cold: bool, plot: str | None, as_j
     try:
         run = made(Cluster, options), made(Training, options), made(Data, options)
         if "cache" in given:
-            paper = plan_cache(*run, made(CacheOptions, options))
+            paper = estimate_cache(*run, made(CacheOptions, options))
             say(json.dumps(paper.to_dict())) if as_json else say(*_cache_text(paper))
             return
         found = _predicted(run, measure, seconds=seconds, cold=cold, plot=plot)
@@ -81,25 +82,23 @@ def _names(options: set[str]) -> str:
 def _predicted(
     run: tuple[Cluster, Training, Data], measure: str | None, *, seconds: float, cold: bool, plot: str | None
 ) -> Plan:
-    from fastrecord.inspect.benchmark import bench_file
-    from fastrecord.inspect.prediction import plan as predict
     from fastrecord.inspect.prediction_plot import check_picture, plot_plan
 
     report = None
     if measure is not None:
         # A wrong option is an error before the measurement, not after it.
         cluster, training, data = run
-        predict(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
+        inspect.plan(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
         if plot is not None:
             check_picture(plot)
-        report = bench_file(measure, seconds=seconds, cold=cold)
-    found = predict(*run, report=report)
+        report = inspect.bench(measure, seconds=seconds, cold=cold)
+    found = inspect.plan(*run, report=report)
     if plot is not None:
         plot_plan(found, plot)
     return found
 
 
-def _cache_text(plan: PaperCache) -> list[str]:
+def _cache_text(plan: CacheEstimate) -> list[str]:
     order = {"full": "shuffled", "blocks": "shuffled by blocks", "none": "in order"}[plan.shuffle]
     if plan.nodes > 1:
         order += ', affinity="shard"' if plan.affinity else ", without affinity"

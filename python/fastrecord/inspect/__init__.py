@@ -2,3 +2,38 @@
 
 Imports the loader and the layers below it. Only the command line imports it.
 """
+
+from typing import TYPE_CHECKING
+
+from fastrecord.lazy import lazily
+
+if TYPE_CHECKING:
+    from fastrecord.inspect.benchmark import bench as bench
+    from fastrecord.inspect.compare import diff as diff
+    from fastrecord.inspect.diagnosis import doctor as doctor
+    from fastrecord.inspect.page import browse as browse
+    from fastrecord.inspect.plan_options import Cluster as Cluster
+    from fastrecord.inspect.plan_options import Data as Data
+    from fastrecord.inspect.plan_options import Training as Training
+    from fastrecord.inspect.prediction import Plan as Plan
+    from fastrecord.inspect.prediction import plan as plan
+    from fastrecord.inspect.statistics import stats as stats
+    from fastrecord.inspect.stats_plot import plot_stats as plot_stats
+    from fastrecord.inspect.verdict import judge as judge
+
+_NAMES = {
+    "Cluster": "plan_options",
+    "Data": "plan_options",
+    "Plan": "prediction",
+    "Training": "plan_options",
+    "bench": "benchmark",
+    "browse": "page",
+    "diff": "compare",
+    "doctor": "diagnosis",
+    "judge": "verdict",
+    "plan": "prediction",
+    "plot_stats": "stats_plot",
+    "stats": "statistics",
+}
+__all__ = sorted(_NAMES)
+__getattr__, __dir__ = lazily(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""`bench_file`: measures reading, decoding and loading of a file on this machine.
+"""`bench`: measures reading, decoding and loading of a file on this machine.
 
 Draws no conclusions; `verdict` does.
 """
@@ -133,7 +133,7 @@ class Report:
         return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
 
 
-def bench_file(
+def bench(
     path: str | os.PathLike[str],
     *,
     seconds: float = 30.0,
@@ -142,7 +142,6 @@ def bench_file(
     batch_size: int = 64,
     image_field: str | None = None,
     cold: bool = False,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Report:
     """Measure reading, decoding and loading of random records of a file. Changes nothing.
@@ -160,7 +159,6 @@ def bench_file(
         image_field: The field to read; by default an image field, else a field of bytes or strings.
         cold: Drop the file from the system's page cache first. Requires no special rights; pages
             that other processes have mapped stay.
-        seed: Seed of the choice of records.
         progress: Called before each measurement with its name, the number done, and the total.
 
     Raises:
@@ -201,7 +199,7 @@ def bench_file(
         if images:
             steps += [*(("decode", n, 1.0) for n in ends), *(("load", n, 2.0) for n in counts)]
         per_weight = seconds / sum(weight for _, _, weight in steps)
-        sample = _Sample(reader, report, batch_size, seed)
+        sample = _Sample(reader, report, batch_size)
         for done, (name, n, weight) in enumerate(steps):
             if progress is not None:
                 progress(name, done, len(steps))
@@ -250,9 +248,9 @@ class _Sample:
         records: int64 (N,), each with a value.
     """
 
-    def __init__(self, reader: Reader, report: Report, batch_size: int, seed: int) -> None:
+    def __init__(self, reader: Reader, report: Report, batch_size: int) -> None:
         self._reader, self._report, self._batch = reader, report, batch_size
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         count = min(len(reader), _SAMPLE_RECORDS)
         # Not `permutation(n)`: a file may have a hundred million records.
         wide = count < len(reader)

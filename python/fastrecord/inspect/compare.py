@@ -1,4 +1,4 @@
-"""`diff_files`: which records two data sets have in common, and how those differ.
+"""`diff`: which records two data sets have in common, and how those differ.
 
 Compares index entries; reads values only where their checksums cannot decide.
 """
@@ -93,7 +93,7 @@ class Comparison:
         return {"same": self.same, **asdict(self)}
 
 
-def diff_files(a: Paths, b: Paths, *, order: bool = False, limit: int = 20) -> Comparison:
+def diff(a: Paths, b: Paths, *, order: bool = False, limit: int = 20) -> Comparison:
     """Compare the records of two data sets.
 
     Records are paired by key: the n-th record of a key in A with its n-th record in B. If a data set

@@ -1,4 +1,4 @@
-"""`examine`: properties of this machine and of files that make reading slow or unsafe.
+"""`doctor`: properties of this machine and of files that make reading slow or unsafe.
 
 Fast: decodes nothing and measures no speed.
 """
@@ -140,7 +140,7 @@ class Report:
         }
 
 
-def examine(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
+def doctor(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
     """Examine this machine and files: their file systems, disks, page cache and state.
 
     Changes and decodes nothing. Reads the newest commit of each file, and the first bytes of some

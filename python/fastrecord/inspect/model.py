@@ -13,7 +13,7 @@ from fastrecord.inspect.tables import BACKWARD, BUCKET_BYTES, REQUEST_BYTES
 
 @dataclass(frozen=True)
 class Setup:
-    """A machine and a training run, in seconds and bytes; `plan_training` describes the arguments.
+    """A machine and a training run, in seconds and bytes; `Cluster`, `Training` and `Data` describe the options.
 
     Attributes:
         gpus, nodes: Number of GPUs in all, and of nodes.

@@ -1,4 +1,4 @@
-"""`file_stats`: what the records of a data set are like: sizes, images, classes, duplicates.
+"""`stats`: what the records of a data set are like: sizes, images, classes, duplicates.
 
 Reads the index of all records, and the first bytes of some images.
 """
@@ -193,7 +193,7 @@ class FileStats:
         return asdict(self)
 
 
-def file_stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
+def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
     """Return what the records of one or more files are like, taken together.
 
     Bytes, image sizes, classes and duplicates come from the index of all records. Formats, modes

@@ -36,7 +36,7 @@ def plot_stats(stats: FileStats, path: str | os.PathLike[str], *, overwrite: boo
     """Draw statistics as a PNG: bytes, image sizes, aspects, classes, kinds of images.
 
     Args:
-        stats: A result of `file_stats`.
+        stats: A result of `stats`.
         path: The picture.
         overwrite: Replace it if it exists.
 

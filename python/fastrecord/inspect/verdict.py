@@ -50,7 +50,7 @@ def judge(report: Report, *, size: int = 224) -> Verdict:
     """Determine what limits loading.
 
     Args:
-        report: A return value of `bench_file`.
+        report: A return value of `bench`.
         size: Height and width of the loader's output, in pixels.
     """
     load = report.row("load")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.inspect.cache_plan import PaperCache, plan_cache
+from fastrecord.inspect.cache_estimate import CacheEstimate, estimate_cache
 from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
 from fastrecord.inspect.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import plan_cache
+from fastrecord.store.plan import CachePlan
 from tests.support import arrays
 from tests.support.commands import failed, good
 
@@ -24,7 +25,7 @@ N, SIZE = 32_768, 1000
 RUN = shlex.split("--images 5e9 --image-bytes 110kB --gpus 512 --nodes 64 --batch 64 --shuffle blocks")
 
 
-def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) -> tuple[fr.CachePlan, int]:
+def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) -> tuple[CachePlan, int]:
     """Return a plan of some epochs, and the bytes of each node's cache: a share of what it reads."""
     data = Records(N)
     order: Any = {"full": True, "none": False, "blocks": fr.Blocks(records=16, window=16)}[shuffle]
@@ -38,9 +39,9 @@ def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) ->
 
 def on_paper(
     *, images: float, image_bytes: float | str, gpus: int, nodes: int, batch: int, **options: Any
-) -> PaperCache:
+) -> CacheEstimate:
     cluster, data = Cluster(gpus=gpus, nodes=nodes), Data(images=images, image_bytes=image_bytes)
-    return plan_cache(cluster, Training(batch=batch), data, CacheOptions(**options))
+    return estimate_cache(cluster, Training(batch=batch), data, CacheOptions(**options))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.6, 1.2])

@@ -1,4 +1,4 @@
-"""`plan_cache`: what caches of the known future download, from closed formulas.
+"""`estimate_cache`: what caches of the known future download, from closed formulas.
 
 For data sets that are too large to list their records, or do not exist yet. docs/scale.md derives the
 formulas; tests compare them with `plan_cache` of fastrecord.sampler.node, which decides for each record.
@@ -22,7 +22,7 @@ _OPEN = 3
 
 
 @dataclass(frozen=True)
-class PaperCache:
+class CacheEstimate:
     """An estimate of what the caches of a run download.
 
     Attributes:
@@ -63,7 +63,7 @@ class PaperCache:
         return asdict(self)
 
 
-def plan_cache(cluster: Cluster, training: Training, data: Data, options: CacheOptions) -> PaperCache:
+def estimate_cache(cluster: Cluster, training: Training, data: Data, options: CacheOptions) -> CacheEstimate:
     """Estimate what the caches of a run download, from averages.
 
     Args:
@@ -118,7 +118,7 @@ def plan_cache(cluster: Cluster, training: Training, data: Data, options: CacheO
     if shuffle == "none":
         run = max(run, step)  # the runs that a step begins are neighbours
     requests = [_requests(amount, share * by_batch, run, image_bytes) for amount in (share, later)]
-    return PaperCache(
+    return CacheEstimate(
         images=images,
         image_bytes=image_bytes,
         gpus=gpus,
