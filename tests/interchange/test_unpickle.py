@@ -79,22 +79,21 @@ def test_long_bytes_come_as_views_if_wanted() -> None:
         assert np.array_equal(got["array"], ARRAYS[0])
 
 
-def test_python_2_pickles_come_as_bytes_or_text() -> None:
+def test_texts_of_python_2_come_as_bytes() -> None:
     # pickle.dumps({"data": numpy.arange(3, dtype="u1"), "label": [1L]}, 2) by Python 2.7 and numpy 1.16.
     data = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
         b"U\x01b\x87Rq\x05(K\x01K\x03\x85cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xff"
         b"J\xff\xff\xff\xffK\x00tb\x89U\x03\x00\x01\x02tbU\x05label]q\x08\x8a\x01\x01au."
     )
-    expected: Any = pickle.loads(data, encoding="latin1")
-    got = plain(data, strings="latin1")
-    assert list(got) == list(expected) == ["data", "label"]
-    assert np.array_equal(got["data"], expected["data"])
-    assert list(plain(data)) == [b"data", b"label"]
+    expected: Any = pickle.loads(data, encoding="bytes")
+    got = plain(data)
+    assert list(got) == list(expected) == [b"data", b"label"]
+    assert np.array_equal(got[b"data"], expected[b"data"])
     assert plain(b"S'a\\x00b'\np0\n.") == b"a\x00b"
     odd = b"\\ \n\r\t'\"\xff\x00"
     assert plain(b"S'\\\\ \\n\\r\\t\\'\"\\xff\\x00'\n.") == odd
-    assert plain(b"(dp0\nS'k'\nL12L\ns.", strings="latin1") == {"k": 12}
+    assert plain(b"(dp0\nS'k'\nL12L\ns.") == {b"k": 12}
 
 
 class Run:

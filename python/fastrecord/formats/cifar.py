@@ -104,7 +104,7 @@ class _Files:
     def plain(self, name: str) -> dict[str, Any]:
         """Return the dict in a pickle; an empty one if it holds something else."""
         try:
-            found = plain(self.read(name))
+            found = plain(self.read(name), views=True)
         except PickleError as err:
             raise Code.PICKLE.error(f"{self.place(name)}: {err.reason}") from err
         return {_str(key): value for key, value in found.items()} if isinstance(found, dict) else {}

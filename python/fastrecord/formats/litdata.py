@@ -30,10 +30,10 @@ from fastrecord.interchange.files.chunks import (
     each,
     items,
     numbers,
-    pickled,
     picture,
     text,
 )
+from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.infer import renamed
 from fastrecord.interchange.source import Source

@@ -27,8 +27,7 @@ import os
 import pickle
 import struct
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
@@ -36,7 +35,6 @@ from typing import Any
 
 import numpy as np
 
-from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import (
     Bad,
@@ -55,11 +53,12 @@ from fastrecord.interchange import (
     most_images,
 )
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Pages, PagesError, Span, Tree
-from fastrecord.interchange.files.unpickle import plain
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.files.chunks import items
+from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Entry, Pages, PagesError, Span, Tree
+from fastrecord.interchange.files.unpickle import pickled
+from fastrecord.interchange.infer import first_few
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import ROWS, ROWS_BYTES
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, converted
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"
@@ -93,7 +92,6 @@ _DEPTH = 32
 _Values = dict[str, Any]
 # Keys and values of records that follow each other.
 _Run = tuple[list[bytes], list[memoryview]]
-_AT_ONCE = 64
 
 
 class Lmdb(Format):
@@ -150,10 +148,6 @@ def _files(source: str | Sequence[str]) -> list[str]:
 # Reading
 
 
-class _OtherKeyError(Exception):
-    """Not all keys are numbers."""
-
-
 class _Shard:
     """One file: its records in their own order.
 
@@ -161,78 +155,93 @@ class _Shard:
     """
 
     def __init__(self, path: str, database: str | None) -> None:
-        self.path = path
         self.pages = Pages(path, database)
         found = {key: self.pages.find(key) for key in _SPECIAL}
-        self.special = {key: value for key, value in found.items() if isinstance(value, memoryview)}
-        self.count = self.pages.tree.entries - len(self.special)
-        self._keys: _Keys | None = None
-        self._index: _Index | None = None
-        if self._is_numbered():
-            with suppress(_OtherKeyError):
-                self._index = _Index(self, self._decimal)
-        if self._index is None and _KEYS in self.special:
+        self.special = {key: value for key, (_, value) in found.items() if isinstance(value, memoryview)}
+        # Numbers of the special entries among all.
+        self._skipped = sorted(found[key][0] for key in self.special)
+        self.count = self.pages.count - len(self.special)
+        self._keys: Callable[[int], bytes] | None = None
+        # Where the values are, by the number of the record, if the order of the keys is another one.
+        self._at, self._sizes = array("Q"), array("I")
+        self._missing = PagesError("damaged: a key is missing")
+        if self._is_numbered() and self._index(self._decimal):
+            self._keys = b"%d".__mod__
+        elif _KEYS in self.special:
             keys = self._listed()
-            self._keys = _Keys(keys)
+            self._keys = _Keys(keys).__getitem__
             if any(first > second for first, second in pairwise(keys)):
                 ranks = sorted(range(len(keys)), key=keys.__getitem__)
-                self._index = _Index(self, partial(_in_list, keys, ranks))
+                self._index(partial(_in_list, keys, ranks))
 
     def runs(self, start: int) -> Iterator[_Run]:
-        """Yield keys and values from a position on.
+        """Yield keys and values from a position on, and what is there before an error.
 
         Raises:
             PagesError: the file is damaged.
         """
-        if self._index is None:
-            for nodes in self.pages.leaves(start, _SPECIAL):
-                yield from self._read(nodes)
-        else:
-            for first in range(start, self.count, _AT_ONCE):
-                numbers = range(first, min(first + _AT_ONCE, self.count))
-                yield from self._read((self.key(number), self._index[number]) for number in numbers)
-
-    def _read(self, nodes: Iterable[tuple[bytes, memoryview | Span | Tree]]) -> Iterator[_Run]:
-        """Read long values, and yield what is there before an error."""
         keys: list[bytes] = []
         values: list[memoryview] = []
         nbytes = 0
         try:
-            for key, value in nodes:
-                if not isinstance(value, memoryview):
-                    value = self.pages.read(self.span(key, value))
-                    nbytes += len(value)
+            for key, value in self._indexed(start) if self._at else self._in_order(start):
                 keys.append(key)
-                values.append(value)
-                if nbytes >= ROWS_BYTES:
+                values.append(value if isinstance(value, memoryview) else self.pages.read(self._span(key, value)))
+                nbytes += len(values[-1])
+                if nbytes >= ROWS_BYTES or len(keys) == ROWS:
                     yield keys, values
                     keys, values, nbytes = [], [], 0
         except PagesError:
-            yield keys, values
+            yield keys[: len(values)], values
             raise
         yield keys, values
 
     def key(self, number: int) -> bytes:
         """Return the key of a record."""
-        if self._keys is not None:
-            return self._keys[number]
-        return next(self.pages.leaves(number, _SPECIAL))[0][0] if self._index is None else b"%d" % number
+        return self._keys(number) if self._keys is not None else next(self._in_order(number))[0]
 
-    def span(self, key: bytes, value: Span | Tree | memoryview) -> Span:
-        """Return where a value is; it must not be a database."""
+    def _in_order(self, start: int, *, places: bool = False) -> Iterator[Entry]:
+        for number in self._skipped:
+            start += number <= start
+        for entries in self.pages.entries(start, places=places):
+            yield from [each for each in entries if each[0] not in self.special] if self.special else entries
+
+    def _indexed(self, start: int) -> Iterator[Entry]:
+        for number in range(start, self.count):
+            if not self._at[number]:
+                raise self._missing
+            yield self.key(number), Span(self._at[number], self._sizes[number])
+
+    def _span(self, key: bytes, value: Span | Tree | memoryview) -> Span:
         if isinstance(value, Span):
             return value
         raise PagesError(f"key {key!r} is a database of its own: name it with --set database=NAME")
 
+    def _index(self, number: Callable[[int, bytes], int | None]) -> bool:
+        """Note where values are, in 12 bytes for each; return False if a key is not numbered.
+
+        Args:
+            number: Returns the number of a record by the rank of its key and the key.
+        """
+        self._at, self._sizes = array("Q", bytes(8 * self.count)), array("I", bytes(4 * self.count))
+        try:
+            for rank, (key, value) in enumerate(self._in_order(0, places=True)):
+                span, place = self._span(key, value), number(rank, key)
+                if place is None:
+                    self._at = array("Q")
+                    return False
+                self._at[place], self._sizes[place] = span.at, span.size
+        except PagesError as err:
+            self._missing = err  # which ends the source at the first record that is missing
+        return True
+
     def _is_numbered(self) -> bool:
         last = self.count - 1
-        return last >= 10 and all(self.pages.find(b"%d" % number) is not None for number in (0, 9, 10, last))
+        return last >= 10 and all(self.pages.find(b"%d" % number)[1] is not None for number in (0, 9, 10, last))
 
-    def _decimal(self, _rank: int, key: bytes) -> int:
+    def _decimal(self, _rank: int, key: bytes) -> int | None:
         number = int(key) if key.isdigit() and len(key) < 20 else -1
-        if not 0 <= number < self.count or b"%d" % number != key:
-            raise _OtherKeyError
-        return number
+        return number if 0 <= number < self.count and b"%d" % number == key else None
 
     def _listed(self) -> list[bytes]:
         """Return the keys in `__keys__`."""
@@ -260,29 +269,7 @@ class _Keys:
         return self._text[self._ends[number] : self._ends[number + 1]]
 
 
-class _Index:
-    """Where the values of a file are, by the number of the record: 12 bytes for each."""
-
-    def __init__(self, shard: _Shard, number: Callable[[int, bytes], int]) -> None:
-        self._at = array("Q", bytes(8 * shard.count))
-        self._sizes = array("I", bytes(4 * shard.count))
-        # Damage ends the source at the first record that is missing.
-        self._error = PagesError("damaged: a key is missing")
-        try:
-            for rank, (key, value) in enumerate(shard.pages.spans(_SPECIAL)):
-                span = shard.span(key, value)
-                place = number(rank, key)
-                self._at[place], self._sizes[place] = span.at, span.size
-        except PagesError as err:
-            self._error = err
-
-    def __getitem__(self, number: int) -> Span:
-        if not self._at[number]:
-            raise self._error
-        return Span(self._at[number], self._sizes[number])
-
-
-class LmdbSource(Source):
+class LmdbSource(CountedSource):
     """Records of one or several LMDB files.
 
     Args:
@@ -292,15 +279,14 @@ class LmdbSource(Source):
     """
 
     def __init__(self, files: Sequence[str], layout: str, database: str | None) -> None:
-        self.paths = files
         self._shards: list[_Shard] = []
         try:
             for path in files:
                 try:
                     self._shards.append(_Shard(path, database))
-                except (PagesError, FastRecordError, ValueError, TypeError) as err:
-                    raise Code.SOURCE.error(f"{path}: {_reason(err)}") from err
-            self._starts = np.cumsum([0, *(shard.count for shard in self._shards)]).tolist()
+                except (PagesError, ValueError, TypeError) as err:
+                    raise Code.SOURCE.error(f"{path}: {err}") from err
+            super().__init__(files, [shard.count for shard in self._shards])
             self._describe(layout)
         except BaseException:
             self.close()
@@ -308,19 +294,14 @@ class LmdbSource(Source):
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records."""
-        return self._layout.rows(self._runs(start), start, names)
-
-    def count(self) -> int:
-        """Return the number of records, which the files say."""
-        return int(self._starts[-1])
+        return self._layout.rows(self._runs(start), names)
 
     def place(self, number: int) -> str:
         """Return file, number and key of a record."""
-        at, local = self._locate(number)
-        key = ""
+        at, local = self.locate(number)
         with suppress(PagesError, OSError, IndexError, StopIteration):
-            key = f" (key {_key_text(self._shards[at].key(local))!r})"
-        return f"{self.paths[at]}: record {local:,}{key}"
+            return f"{super().place(number)} (key {_key_text(self._shards[at].key(local))!r})"
+        return super().place(number)
 
     def close(self) -> None:
         """Close the files."""
@@ -328,9 +309,8 @@ class LmdbSource(Source):
             shard.pages.close()
 
     def _describe(self, layout: str) -> None:
-        samples = self._samples()
-        text = self._shards[0].special.get(CARD.encode())
-        card = Card.from_json(bytes(text) if text is not None else None)
+        samples = first_few(self._few())
+        card = Card.from_json(bytes(self._shards[0].special.get(CARD.encode(), b"")))
         if layout == "auto":
             kept = card.more.get("values") if card is not None else None
             layout = kept if kept in _LAYOUTS[1:] else _recognise([value for _, value in samples], self.paths[0])
@@ -354,36 +334,27 @@ class LmdbSource(Source):
                     if own in card.schema
                 ]
 
-    def _samples(self) -> list[tuple[bytes, memoryview]]:
-        """Return the first records, as far as they can be read."""
-        samples: list[tuple[bytes, memoryview]] = []
+    def _few(self) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield records until there is enough to see their layout."""
         nbytes = 0
-        try:
-            for key, value in _each(self._runs(0)):
-                samples.append((key, value))
+        for _, keys, values in self._runs(0):
+            for key, value in zip(keys, values, strict=True):
+                yield key, value
                 nbytes += len(value)
-                if len(samples) == SAMPLE or nbytes >= _SAMPLE_BYTES:
-                    break
-        except FastRecordError:
-            if not samples:
-                raise
-        return samples
+                if nbytes >= _SAMPLE_BYTES:
+                    return
 
-    def _runs(self, start: int) -> Iterator[_Run]:
-        at, local = self._locate(start)
-        for shard in self._shards[at:]:
-            number = local
+    def _runs(self, start: int) -> Iterator[tuple[int, list[bytes], list[memoryview]]]:
+        """Yield the number of the first record, keys and values of each run."""
+        number = start
+        for at, first in self.shards(start):
             try:
-                for run in shard.runs(local):
-                    yield run
-                    number += len(run[0])
+                for keys, values in self._shards[at].runs(number - first):
+                    if keys:
+                        yield number, keys, values
+                    number += len(keys)
             except PagesError as err:
-                raise Code.SOURCE.error(f"{shard.path}: record {number:,}: {err}") from err
-            local = 0
-
-    def _locate(self, number: int) -> tuple[int, int]:
-        at = max(bisect_right(self._starts, number, hi=len(self._shards)) - 1, 0)
-        return at, number - self._starts[at]
+                raise Code.SOURCE.error(f"{self.paths[at]}: record {number - first:,}: {err}") from err
 
 
 class _Layout:
@@ -401,9 +372,9 @@ class _Layout:
         for number, (key, value) in enumerate(samples):
             try:
                 record = {KEY: _key_text(key), **self._split(value)}
-            except (FastRecordError, ValueError) as err:
+            except ValueError as err:
                 place = f"{path}: record {number} (key {_key_text(key)!r})"
-                error = error or Code.SOURCE_RECORD.error(f"{place}: {_reason(err)}: is it --set values={self.name}?")
+                error = error or Code.SOURCE_RECORD.error(f"{place}: {err}: is it --set values={self.name}?")
                 continue
             for name, each in record.items():
                 columns.setdefault(name, []).append(each)
@@ -421,37 +392,36 @@ class _Layout:
         origins = {name: "keys" if name == KEY else _ORIGINS[self.name] for name in columns}
         return infer_fields(columns, origins, path)
 
-    def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, runs: Iterator[tuple[int, list[bytes], list[memoryview]]], names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
-        if self.name in ("image", "bytes"):
-            return self._whole(runs, start, names)
-        return gather((self._record(key, value, names) for key, value in _each(runs)), start, names)
-
-    def _whole(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
-        """Yield runs of records whose values are one field, without work for each of them."""
-        for first, keys, values in _grouped(runs, start):
-            texts: Sequence[str | bytes] = keys
-            try:
-                if KEY in names and self._key_type == "string":
-                    texts = [key.decode() for key in keys]
-            except UnicodeDecodeError:
+        for first, keys, values in runs:
+            if self.name in ("image", "bytes"):  # no work for each of them
+                texts, whole = partial(self._texts, keys), partial(_part, values)
+                yield from converted(first, len(keys), {name: texts if name == KEY else whole for name in names})
+            else:
                 pairs = zip(keys, values, strict=True)
                 yield from gather((self._record(key, value, names) for key, value in pairs), first, names)
-            else:
-                yield Rows(first, len(keys), {name: texts if name == KEY else values for name in names})
+
+    def _texts(self, keys: Sequence[bytes], first: int, end: int) -> Sequence[str | bytes]:
+        return [self._text(key) for key in keys[first:end]]
+
+    def _text(self, key: bytes) -> str | bytes:
+        try:
+            return key.decode() if self._key_type == "string" else key
+        except UnicodeDecodeError:
+            way = "leave the keys out by naming the other fields with --map"
+            raise ValueError(f"its key {key!r} is not UTF-8: {way}") from None
 
     def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
         try:
             record = self._split(value)
             if KEY in names:
-                record[KEY] = key.decode() if self._key_type == "string" else key
+                record[KEY] = self._text(key)
             return [record[name] for name in names]
-        except UnicodeDecodeError:
-            return Bad(f"its key {key!r} is not UTF-8: leave the keys out by naming the other fields with --map")
         except KeyError as err:
             return Bad(f"it has no field {err}")
-        except (FastRecordError, ValueError) as err:
-            return Bad(_reason(err))
+        except ValueError as err:
+            return Bad(str(err))
 
 
 class _Own(_Layout):
@@ -460,62 +430,44 @@ class _Own(_Layout):
     def __init__(self, schema: Schema) -> None:
         self.name = "fastrecord"
         self._schema = schema
-        self._fixed = _fixed_type(schema)
-        self._others = [(name, kind) for name, kind in schema.items() if kind.nbytes is None]
-        self._head = np.dtype([("fixed", self._fixed), ("lengths", "<u4", (len(self._others),))])
+        self._others = [name for name, kind in schema.items() if kind.nbytes is None]
+        self._head = np.dtype([("fixed", _fixed_type(schema)), ("lengths", "<u4", (len(self._others),))])
 
     def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:  # noqa: ARG002
         """Return the fields of the schema."""
         return [SourceField(name, kind, _ORIGINS[self.name]) for name, kind in self._schema.items()]
 
-    def rows(self, runs: Iterator[_Run], start: int, names: Sequence[str]) -> Iterator[Rows]:
+    def rows(self, runs: Iterator[tuple[int, list[bytes], list[memoryview]]], names: Sequence[str]) -> Iterator[Rows]:
         """Return runs of records with these fields."""
-        for first, _, values in _grouped(runs, start):
-            bad = self._bad(values)
-            good = [value for at, value in enumerate(values) if at not in bad] if bad else values
-            columns = self._columns(good, names)
-            if columns is None:
-                # The text or JSON of some records is damaged.
-                for at, value in enumerate(values):
-                    if at not in bad and self._columns([value], names) is None:
-                        bad[at] = "its text, JSON or arrays are damaged"
-                columns = self._columns([value for at, value in enumerate(values) if at not in bad], names) or {}
-            yield Rows(first, len(values), columns, {first + at: why for at, why in bad.items()})
+        size = self._head.itemsize
+        for first, _, values in runs:
+            heads = np.zeros(len(values), self._head)
+            if size:
+                joined = bytearray().join([value[:size] if len(value) >= size else bytes(size) for value in values])
+                heads = np.frombuffer(joined, self._head)
+            sizes = np.fromiter(map(len, values), np.int64, len(values))
+            ends = heads["lengths"].cumsum(1, dtype=np.int64) + size
+            wanted = heads["lengths"].sum(1, dtype=np.int64) + size
+            bad = {
+                first + at: f"its value has {sizes[at]:,} bytes instead of {wanted[at]:,}"
+                for at in np.flatnonzero(sizes != wanted).tolist()
+            }
+            readers = {name: partial(self._column, name, values, heads, ends) for name in names}
+            yield from converted(first, len(values), readers, bad)
 
-    def _heads(self, values: Sequence[memoryview]) -> np.ndarray[Any, Any]:
-        """Return the fields of fixed size, and the lengths of the others."""
-        head = self._head.itemsize
-        if not head or not values:
-            return np.zeros(len(values), self._head)
-        return np.frombuffer(bytearray().join([value[:head] for value in values]), self._head)
+    def _column(self, name: str, values: Sequence[memoryview], heads: Any, ends: Any, first: int, end: int) -> Any:
+        """Return a field of records."""
+        if name not in self._others:
+            return np.ascontiguousarray(heads["fixed"][name][first:end])
+        kind, at = self._schema[name], self._others.index(name)
+        stops = ends[first:end, at].tolist()
+        starts = (ends[first:end, at] - heads["lengths"][first:end, at]).tolist()
+        parts = [value[a:b] for value, a, b in zip(values[first:end], starts, stops, strict=True)]
+        return parts if kind.name in ("image", "bytes") else [_unpacked(part, kind) for part in parts]
 
-    def _bad(self, values: Sequence[memoryview]) -> dict[int, str]:
-        """Return the records whose values do not have the size that they say."""
-        sizes = np.fromiter(map(len, values), np.int64, len(values))
-        wanted = np.full(len(values), self._head.itemsize)
-        whole = np.flatnonzero(sizes >= wanted)
-        wanted[whole] += self._heads([values[at] for at in whole.tolist()])["lengths"].sum(1, dtype=np.int64)
-        differing = np.flatnonzero(sizes != wanted).tolist()
-        return {at: f"its value has {sizes[at]:,} bytes instead of {wanted[at]:,}" for at in differing}
 
-    def _columns(self, values: Sequence[memoryview], names: Sequence[str]) -> dict[str, Any] | None:
-        """Return the fields of records; None if one of them is damaged."""
-        heads = self._heads(values)
-        ends = heads["lengths"].cumsum(1, dtype=np.int64) + self._head.itemsize
-        columns: dict[str, Any] = {}
-        for name in self._fixed.names or ():
-            columns[name] = np.ascontiguousarray(heads["fixed"][name])
-        for at, (name, kind) in enumerate(self._others):
-            if name not in names:
-                continue
-            starts = (ends[:, at] - heads["lengths"][:, at]).tolist()
-            parts = [value[a:b] for value, a, b in zip(values, starts, ends[:, at].tolist(), strict=True)]
-            try:
-                plain_bytes = kind.name in ("image", "bytes")
-                columns[name] = parts if plain_bytes else [_unpacked(part, kind) for part in parts]
-            except (ValueError, struct.error, RecursionError):
-                return None
-        return {name: columns[name] for name in names}
+def _part(values: Sequence[memoryview], first: int, end: int) -> Sequence[memoryview]:
+    return values[first:end]
 
 
 def _recognise(values: Sequence[memoryview], path: str) -> str:
@@ -525,7 +477,7 @@ def _recognise(values: Sequence[memoryview], path: str) -> str:
     first = values[0] if values else memoryview(b"")
     pickled = len(first) > 2 and first[0] == 0x80 and 2 <= first[1] <= 5 and first[-1] == ord(".")
     if pickled or first[:4] == _LZ4 or _is_serialized(first):
-        with suppress(FastRecordError, ValueError):
+        with suppress(ValueError):
             if list(_pyobject(first)) == ["image", "label"]:
                 return "tuple"
         return "pyobject"
@@ -557,7 +509,7 @@ def _pyobject(value: memoryview) -> _Values:
 def _loads(value: memoryview) -> Any:
     """Return a pickled or serialized object."""
     data = memoryview(_decompressed(value))
-    return _deserialized(data) if _is_serialized(data) else plain(data, views=True)
+    return _deserialized(data) if _is_serialized(data) else pickled(data)
 
 
 def _is_serialized(data: memoryview) -> bool:
@@ -716,42 +668,11 @@ _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
 }
 
 
-def _grouped(runs: Iterator[_Run], start: int) -> Iterator[tuple[int, list[bytes], list[memoryview]]]:
-    """Yield number of the first record, keys and values for runs that are large enough."""
-    keys: list[bytes] = []
-    values: list[memoryview] = []
-    nbytes = 0
-    try:
-        for more_keys, more_values in runs:
-            keys += more_keys
-            values += more_values
-            nbytes += sum(map(len, more_values))
-            if nbytes >= ROWS_BYTES or len(keys) >= ROWS:
-                yield start, keys, values
-                start, keys, values, nbytes = start + len(keys), [], [], 0
-    except FastRecordError:
-        if keys:
-            yield start, keys, values
-        raise
-    if keys:
-        yield start, keys, values
-
-
-def _each(runs: Iterator[_Run]) -> Iterator[tuple[bytes, memoryview]]:
-    for keys, values in runs:
-        yield from zip(keys, values, strict=True)
-
-
 def _key_text(key: bytes) -> str | bytes:
     try:
         return key.decode()
     except UnicodeDecodeError:
         return key
-
-
-def _reason(err: Exception) -> str:
-    """Return the text of an error; the packer adds a code of its own."""
-    return str(err).partition(f" [{Code.PICKLE}]")[0]
 
 
 # Writing
@@ -937,7 +858,7 @@ def _unpacked(data: memoryview, kind: FieldType) -> Any:
     """Return a value that `_packed` has packed.
 
     Raises:
-        ValueError, struct.error: the data are damaged.
+        ValueError: the data are damaged.
     """
     if kind.name in ("image", "bytes"):
         return data
@@ -946,16 +867,10 @@ def _unpacked(data: memoryview, kind: FieldType) -> Any:
     if kind.name == "json":
         return json.loads(bytes(data))
     if kind.item is not None:
-        (count,) = struct.unpack_from("<I", data)
-        if count > len(data) // 4:
-            raise ValueError("a list claims more items than its payload has")
-        ends = list(accumulate(struct.unpack_from(f"<{count}I", data, 4), initial=4 + 4 * count))
-        if ends[-1] != len(data):
-            raise ValueError("the items of a list do not fill its payload")
-        return [_unpacked(data[start:end], kind.item) for start, end in pairwise(ends)]
+        return [_unpacked(item, kind.item) for item in items(data)]
     shape: tuple[int, ...] = tuple(dim or 0 for dim in kind.shape or ())
     if kind.nbytes is None:
-        shape = struct.unpack_from(f"<{len(shape)}Q", data)
+        shape = tuple(np.frombuffer(data, "<u8", len(shape)).tolist())
         data = data[8 * len(shape) :]
     dtype = _dtype(kind)
     if math.prod(shape) * dtype.itemsize != len(data):

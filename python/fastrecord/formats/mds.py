@@ -29,10 +29,10 @@ from fastrecord.interchange.files.chunks import (
     each,
     items,
     numbers,
-    pickled,
     picture,
     text,
 )
+from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Source

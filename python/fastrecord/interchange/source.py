@@ -306,7 +306,7 @@ def _good_rows(
                 values[name] = read(first, end)
             yield values
             return
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         if end - first == 1 and isinstance(err, EndError):
             err.row = first
             raise

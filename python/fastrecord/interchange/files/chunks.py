@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord.errors import Code
-from fastrecord.interchange.files.unpickle import PickleError, plain
 from fastrecord.interchange.infer import SAMPLE, renamed, usual_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, SourceField, converted
@@ -427,18 +426,6 @@ def items(data: memoryview, head: int = 0) -> list[memoryview]:
 def text(data: memoryview) -> str:
     """Return UTF-8 as text."""
     return str(data, "utf-8")
-
-
-def pickled(data: memoryview) -> Any:
-    """Return the object in a pickle of plain data.
-
-    Raises:
-        ValueError: it holds anything else, or is damaged.
-    """
-    try:
-        return plain(data)
-    except PickleError as err:
-        raise ValueError(err.reason) from err
 
 
 def each(read: Callable[[memoryview], Any]) -> Callable[[Block], Any]:

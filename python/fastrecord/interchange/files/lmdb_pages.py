@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 MAGIC = struct.pack("<I", 0xBEEFC0DE)
 # Where the magic stands in a file: after the header of its first page.
 MAGIC_AT = 16
 
-_META = struct.Struct("<IIQQ")
 _TREE = struct.Struct("<IHHQQQQQ")
 _TAIL = struct.Struct("<QQ")
 _PAGE = struct.Struct("<QHHHH")
@@ -25,11 +26,12 @@ _OVERFLOW = struct.Struct("<QHHI")
 _NODE = struct.Struct("<HHHH")
 _PAGE_NUMBER = struct.Struct("<Q")
 _BRANCH, _LEAF, _LONG = 1, 2, 4
-_BIG, _TREE_NODE, _DUPLICATES = 1, 2, 4
+_BIG, _TREE_NODE = 1, 2
 _DUPSORT = 4
 _DEPTH = 32
 _DUPLICATED = "it keeps several values for one key (dupsort): write them to a database with a key for each"
 _NONE = (1 << 64) - 1
+_DAMAGED = "damaged: an entry lies outside of page"
 
 
 class PagesError(Exception):
@@ -53,6 +55,10 @@ class Span:
     size: int
 
 
+# A key, and its value: a view of its page, or where a long one is; a tree for a database.
+Entry: TypeAlias = tuple[bytes, memoryview | Span | Tree]
+
+
 class Pages:
     """The pages of an LMDB file, opened for reading.
 
@@ -72,16 +78,13 @@ class Pages:
         self._size = os.fstat(self._file).st_size
         try:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            self.page_size, self.last_page, self.tree = self._newest()
+            self.page_size, self.last_page, tree = self._newest()
+            self._walk(tree)
             if database is not None:
-                node = self.find(database.encode())
-                if not isinstance(node, Tree):
+                _, found = self.find(database.encode())
+                if not isinstance(found, Tree):
                     raise PagesError(f"it holds no database {database!r}")
-                self.tree = node
-            if self.tree.entries > self._size // _NODE.size:
-                raise PagesError(f"damaged: it claims {self.tree.entries:,} entries")
-            if self.tree.flags & _DUPSORT:
-                raise PagesError(_DUPLICATED)
+                self._walk(found)
         except BaseException:
             os.close(self._file)
             raise
@@ -92,66 +95,34 @@ class Pages:
             os.close(self._file)
             self._file = -1
 
-    def find(self, key: bytes) -> memoryview | Tree | None:
-        """Return the value of a key; None if it is not there.
+    def find(self, key: bytes) -> tuple[int, memoryview | Span | Tree | None]:
+        """Return the number of a key among all keys, and its value; None if it is not there.
 
         Raises:
-            PagesError: a page is damaged.
+            PagesError: its page is damaged.
         """
-        number = self.tree.root
-        for _ in range(_DEPTH):
-            if number == _NONE:
-                return None
-            page, flags, pointers = self._page(number)
-            keys = [self._key(page, at, number) for at in pointers]
-            if flags & _LEAF:
-                if key not in keys:
-                    return None
-                value = self._node(page, pointers[keys.index(key)], number)[1]
-                return self.read(value) if isinstance(value, Span) else value
-            # The first key of a branch stands for all smaller ones.
-            number = self._child(page, pointers[bisect_right(keys, key, lo=1) - 1], number)
-        raise PagesError("damaged: its pages are nested too deeply")
+        leaf = max(bisect_right(self._keys, key) - 1, 0)
+        for at, (each, value) in enumerate(self._leaf(leaf) if self._keys else ()):
+            if each == key:
+                return self._firsts[leaf] + at, self.read(value) if isinstance(value, Span) else value
+        return 0, None
 
-    def leaves(
-        self, skip: int = 0, special: tuple[bytes, ...] = ()
-    ) -> Iterator[list[tuple[bytes, memoryview | Span | Tree]]]:
-        """Yield the keys and values of each page of entries, in the order of the keys.
-
-        Short values are views of the page, and long ones where they are.
+    def entries(self, start: int, *, places: bool = False) -> Iterator[Sequence[Entry]]:
+        """Yield keys and values from a number on in the order of the keys, page by page.
 
         Args:
-            skip: Number of entries to skip.
-            special: Keys that are left out and do not count, sorted.
+            start: The number of the first entry.
+            places: Whether short values come as their places too.
 
         Raises:
             PagesError: a page is damaged or missing. All entries before it have been yielded.
         """
-        for number, page, pointers in self._leaf_pages():
-            if skip > len(pointers) and not self._between(page, pointers, number, special):
-                skip -= len(pointers)
-                continue
-            nodes = self._nodes(page, pointers, number)
-            if special and nodes[0][0] <= special[-1] and nodes[-1][0] >= special[0]:
-                nodes = [node for node in nodes if node[0] not in special]
-            if len(nodes) > skip:
-                yield nodes[skip:] if skip else nodes
-            skip = max(skip - len(nodes), 0)
-
-    def spans(self, special: tuple[bytes, ...]) -> Iterator[tuple[bytes, Span | Tree]]:
-        """Yield all keys except the special ones, with the places of their values.
-
-        Raises:
-            PagesError: a page is damaged or missing. All entries before it have been yielded.
-        """
-        for number, page, pointers in self._leaf_pages():
-            for at in pointers:
-                key, value, start = self._node(page, at, number)
-                if key in special:
-                    continue
-                if isinstance(value, memoryview):
-                    value = Span(number * self.page_size + start, len(value))
-                yield key, value
+        for leaf in range(max(bisect_right(self._firsts, start) - 1, 0), len(self._leaves)):
+            if self._broken is not None and self._firsts[leaf] >= self._good:
+                break
+            yield self._leaf(leaf, places=places)[max(start - self._firsts[leaf], 0) :]
+        if self._broken is not None:
+            raise self._broken
 
     def read(self, span: Span) -> memoryview:
         """Return a value.
@@ -175,31 +146,55 @@ class Pages:
         head = os.pread(self._file, 4096, 0)
         if head[MAGIC_AT : MAGIC_AT + 4] != MAGIC:
             raise PagesError(f"not an LMDB file: it begins with {head[:24]!r}")
-        best: tuple[int, int, int, Tree] | None = None
         size = int.from_bytes(head[40:44], "little")
         if not 256 <= size <= 65536 or size & (size - 1):
             raise PagesError(f"damaged: it claims pages of {size} bytes")
-        for at in (0, size):
-            data = os.pread(self._file, 152, at)
-            if len(data) < 152:
-                continue
-            magic, version, _, _ = _META.unpack_from(data, MAGIC_AT)
-            if magic != 0xBEEFC0DE:
-                continue
+        metas = [os.pread(self._file, 152, at) for at in (0, size)]
+        metas = [data for data in metas if len(data) == 152 and data[MAGIC_AT : MAGIC_AT + 4] == MAGIC]
+        if not metas:
+            raise PagesError("cut short: its first pages are missing")
+        for data in metas:
+            version = int.from_bytes(data[20:24], "little")
             if version != 1:
                 raise PagesError(
                     f"it has version {version} of LMDB's format, and the one that is known is 1: copy it with LMDB 0.9"
                 )
-            last, transaction = _TAIL.unpack_from(data, 136)
-            if best is None or transaction > best[0]:
-                best = (transaction, size, last, self._tree(memoryview(data)[88:136]))
-        if best is None:
-            raise PagesError("cut short: its first pages are missing")
-        return best[1:]
+        newest = max(metas, key=lambda data: _TAIL.unpack_from(data, 136)[1])
+        return size, _TAIL.unpack_from(newest, 136)[0], _tree(newest[88:136])
 
-    def _tree(self, data: memoryview) -> Tree:
-        _, flags, _, _, _, _, entries, root = _TREE.unpack(data)
-        return Tree(flags, entries, root)
+    def _walk(self, tree: Tree) -> None:
+        """Find the pages of entries of a tree: their numbers, first keys, and numbers of their first entries."""
+        if tree.entries > self._size // _NODE.size:
+            raise PagesError(f"damaged: it claims {tree.entries:,} entries")
+        if tree.flags & _DUPSORT:
+            raise PagesError(_DUPLICATED)
+        self.count, self._keys = tree.entries, list[bytes]()
+        self._leaves, self._firsts = array("Q"), array("Q")
+        # What is wrong, and the number of entries before it.
+        self._broken: PagesError | None = None
+        self._good = found = seen = 0
+        todo = [(tree.root, 0)] if tree.root != _NONE else []
+        while todo:
+            number, depth = todo.pop()
+            seen += 1
+            try:
+                if depth > _DEPTH or seen > self.last_page:
+                    todo = []
+                    raise PagesError("damaged: its pages form a circle")
+                page, flags, pointers = self._page(number)
+                if flags & _BRANCH:
+                    todo += [(self._child(page, at, number), depth + 1) for at in reversed(pointers)]
+                elif pointers:
+                    self._keys.append(self._entries(number, page, pointers[:1])[0][0])
+                    self._leaves.append(number)
+                    self._firsts.append(found)
+                    found += len(pointers)
+            except PagesError as err:
+                if self._broken is None:
+                    self._broken, self._good = err, found
+        if found != tree.entries and self._broken is None:
+            self._good = found
+            self._broken = PagesError(f"damaged: {found:,} of its {tree.entries:,} entries are there")
 
     def _pread(self, size: int, at: int) -> bytes:
         # A length that the file claims must not decide about memory.
@@ -212,86 +207,47 @@ class Pages:
         """Return a page, its flags, and where its nodes are."""
         page = self._pread(self.page_size, number * self.page_size)
         own, _, flags, lower, upper = _PAGE.unpack_from(page)
-        if (
-            own != number
-            or flags & 0xF not in (_BRANCH, _LEAF)
-            or not 18 <= lower <= upper <= len(page)
-            or flags & 0x60
-        ):
+        good = own == number and flags & 0xF in (_BRANCH, _LEAF) and not flags & 0x60
+        if not good or not 18 <= lower <= upper <= len(page):
             raise PagesError(f"damaged: page {number:,} is not a page of entries")
         return page, flags, struct.unpack_from(f"<{(lower - 16) // 2}H", page, 16)
 
-    def _leaf_pages(self) -> Iterator[tuple[int, bytes, tuple[int, ...]]]:
-        seen = entries = 0
-        todo = [(self.tree.root, 0)] if self.tree.root != _NONE else []
-        while todo:
-            number, depth = todo.pop()
-            seen += 1
-            if depth > _DEPTH or seen > self.last_page:
-                raise PagesError("damaged: its pages form a circle")
-            page, flags, pointers = self._page(number)
-            if flags & _BRANCH:
-                todo += [(self._child(page, at, number), depth + 1) for at in reversed(pointers)]
-            else:
-                entries += len(pointers)
-                yield number, page, pointers
-        if entries != self.tree.entries:
-            raise PagesError(f"damaged: {entries:,} of its {self.tree.entries:,} entries are there")
-
-    def _key(self, page: bytes, at: int, number: int) -> bytes:
-        if at + 8 > len(page):
-            raise PagesError(f"damaged: an entry lies outside of page {number:,}")
-        size = _NODE.unpack_from(page, at)[3]
-        if at + 8 + size > len(page):
-            raise PagesError(f"damaged: an entry lies outside of page {number:,}")
-        return page[at + 8 : at + 8 + size]
-
     def _child(self, page: bytes, at: int, number: int) -> int:
         if at + 8 > len(page):
-            raise PagesError(f"damaged: an entry lies outside of page {number:,}")
+            raise PagesError(f"{_DAMAGED} {number:,}")
         low, high, top, _ = _NODE.unpack_from(page, at)
         return int(low | high << 16 | top << 32)
 
-    def _nodes(
-        self, page: bytes, pointers: tuple[int, ...], number: int
-    ) -> list[tuple[bytes, memoryview | Span | Tree]]:
+    def _leaf(self, leaf: int, *, places: bool = False) -> list[Entry]:
+        page, _, pointers = self._page(self._leaves[leaf])
+        return self._entries(self._leaves[leaf], page, pointers, places=places)
+
+    def _entries(self, number: int, page: bytes, pointers: Sequence[int], *, places: bool = False) -> list[Entry]:
         """Return the keys and values of a page of entries."""
-        view, size, unpack = memoryview(page), len(page), _NODE.unpack_from
-        nodes: list[tuple[bytes, memoryview | Span | Tree]] = []
+        view, size, begin, unpack = memoryview(page), len(page), number * self.page_size, _NODE.unpack_from
+        entries: list[Entry] = []
         for at in pointers:
-            if at + 8 <= size:
-                low, high, flags, key_size = unpack(page, at)
-                start = at + 8 + key_size
-                end = start + (low | high << 16)
-                if not flags and end <= size:
-                    nodes.append((page[at + 8 : start], view[start:end]))
-                    continue
-            nodes.append(self._node(page, at, number)[:2])
-        return nodes
-
-    def _node(self, page: bytes, at: int, number: int) -> tuple[bytes, memoryview | Span | Tree, int]:
-        """Return the key and value of an entry, and where the value begins in the page."""
-        if at + 8 <= len(page):
-            low, high, flags, key_size = _NODE.unpack_from(page, at)
+            if at + 8 > size:
+                raise PagesError(f"{_DAMAGED} {number:,}")
+            low, high, flags, key_size = unpack(page, at)
             start = at + 8 + key_size
-            size = low | high << 16
-            key = page[at + 8 : start]
-            if not flags:
-                if start + size <= len(page):
-                    return key, memoryview(page)[start : start + size], start
-            elif flags == _BIG:
-                if start + 8 <= len(page):
-                    first = _PAGE_NUMBER.unpack_from(page, start)[0]
-                    return key, Span(first * self.page_size + _PAGE.size, size), start
-            elif flags == _TREE_NODE and start + size <= len(page) and size == _TREE.size:
-                return key, self._tree(memoryview(page)[start : start + size]), start
-            elif flags & _DUPLICATES:
-                raise PagesError(_DUPLICATED)
-        raise PagesError(f"damaged: an entry lies outside of page {number:,}")
+            length = low | high << 16
+            end = start + (8 if flags == _BIG else length)
+            if end > size:
+                raise PagesError(f"{_DAMAGED} {number:,}")
+            value: memoryview | Span | Tree = view[start:end]
+            if flags == _BIG:
+                value = Span(_PAGE_NUMBER.unpack_from(page, start)[0] * self.page_size + _PAGE.size, length)
+            elif flags == _TREE_NODE and length == _TREE.size:
+                value = _tree(page[start:end])
+            elif flags:
+                raise PagesError(_DUPLICATED if flags & _DUPSORT else f"{_DAMAGED} {number:,}")
+            elif places:
+                value = Span(begin + start, length)
+            entries.append((page[at + 8 : start], value))
+        return entries
 
-    def _between(self, page: bytes, pointers: tuple[int, ...], number: int, special: tuple[bytes, ...]) -> bool:
-        """Return whether a leaf page may hold one of some keys."""
-        if not special:
-            return False
-        first, last = self._key(page, pointers[0], number), self._key(page, pointers[-1], number)
-        return first <= special[-1] and last >= special[0]
+
+def _tree(data: bytes) -> Tree:
+    _, flags, _, _, _, _, entries, root = _TREE.unpack(data)
+    return Tree(flags, entries, root)

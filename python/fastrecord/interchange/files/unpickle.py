@@ -37,15 +37,15 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"
 _SIMPLE_DTYPE = re.compile(r"(?:b1|[iu][1248]|f[248]|f16|c8|c16|[SUV][1-9]\d{0,9}|\?|[bBhHiIlLqQefd])")
 
 
-def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes", views: bool = False) -> Any:
+def plain(data: bytes | bytearray | memoryview, *, views: bool = False) -> Any:
     """Return the object in a pickle of plain data.
 
     That is: tuples, lists, dicts, sets, str, bytes, bytearray, numbers, bool, None, and numpy's
-    arrays and scalars of such data. Arrays may be read-only.
+    arrays and scalars of such data. Arrays may be read-only. The 8-bit strings of Python 2 become
+    bytes.
 
     Args:
         data: The pickle. Bytes after its end are ignored, as `pickle.loads` does.
-        strings: What the 8-bit strings of Python 2 become: "bytes", or "latin1" for str.
         views: Whether long bytes become memoryviews of `data`, which saves a copy.
 
     Raises:
@@ -53,11 +53,23 @@ def plain(data: bytes | bytearray | memoryview, *, strings: str = "bytes", views
             source.
     """
     try:
-        return _Machine(memoryview(data).cast("B"), strings, _VIEWED if views else sys.maxsize).run()
+        return _Machine(memoryview(data).cast("B"), _VIEWED if views else sys.maxsize).run()
     except _RefusedError as err:
         raise PickleError(str(err)) from None
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error, AttributeError) as err:
         raise PickleError(f"the pickle is damaged: {type(err).__name__}: {err}") from None
+
+
+def pickled(data: memoryview) -> Any:
+    """Return the object in a pickle of plain data; long bytes may be views.
+
+    Raises:
+        ValueError: it holds anything else, or is damaged.
+    """
+    try:
+        return plain(data, views=True)
+    except PickleError as err:
+        raise ValueError(err.reason) from err
 
 
 class PickleError(FastRecordError):
@@ -94,12 +106,9 @@ class _Pending:
 class _Machine:
     """The stack machine that pickles are programs for."""
 
-    def __init__(self, data: memoryview, strings: str, viewed: int) -> None:
-        if strings not in ("bytes", "latin1"):
-            raise ValueError(f"strings must be 'bytes' or 'latin1', not {strings!r}")
+    def __init__(self, data: memoryview, viewed: int) -> None:
         self.data = data
         self.viewed = viewed
-        self.strings = strings
         self.at = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
@@ -227,12 +236,6 @@ class _Machine:
             raise _RefusedError("the pickle repeats its parts too often")
 
     # Objects
-
-    def old_string(self, raw: bytes) -> bytes | str:
-        return raw if self.strings == "bytes" else raw.decode("latin1")
-
-    def old_long_string(self, size: int) -> bytes | memoryview | str:
-        return self.long_bytes(size) if self.strings == "bytes" else self.old_string(bytes(self.take(size)))
 
     def find(self, module: object, name: object) -> None:
         found = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
@@ -476,7 +479,7 @@ def _string_line(m: _Machine, stack: _Stack) -> None:
     line = m.line().strip()
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
         raise _RefusedError("the pickle is damaged: a string has no quotes")
-    stack.append(m.old_string(_ESCAPE.sub(_unescaped, line[1:-1])))
+    stack.append(_ESCAPE.sub(_unescaped, line[1:-1]))
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
@@ -593,8 +596,8 @@ _NAMED: dict[str, Callable[[_Machine, _Stack], Any]] = {
     "F": lambda m, s: s.append(float(m.line())),
     "G": lambda m, s: s.append(_F8(m.take(8))[0]),
     "S": _string_line,
-    "T": lambda m, s: s.append(m.old_long_string(_I4(m.take(4))[0])),
-    "U": lambda m, s: s.append(m.old_string(bytes(m.take(m.take(1)[0])))),
+    "T": lambda m, s: s.append(m.long_bytes(_I4(m.take(4))[0])),
+    "U": lambda m, s: s.append(bytes(m.take(m.take(1)[0]))),
     "B": lambda m, s: s.append(m.long_bytes(_U4(m.take(4))[0])),
     "C": lambda m, s: s.append(bytes(m.take(m.take(1)[0]))),
     "\x8e": lambda m, s: s.append(m.long_bytes(_U8(m.take(8))[0])),
