@@ -84,6 +84,24 @@ def test_verify_reads_each_byte_once_and_finds_a_data_set_good(environment: Serv
     assert good("verify", f"{stored.url}/train-00002-of-00003.frec").startswith(f"{stored.url}/train-00002")
 
 
+def test_verify_asks_for_nothing_that_came_with_the_end_of_a_file(environment: Server, tmp_path: Path) -> None:
+    path = next(write_shards(tmp_path / "small", shards=1, each=1).glob("*.frec"))
+    url = environment.put("small.frec", path)
+    environment.requests.clear()
+    assert ": good: 1 records" in good("verify", url)
+    assert path.stat().st_size < 1 << 16
+    asked = [request.stretch for request in environment.requests if request.path.endswith("small.frec")]
+    assert len(asked) == 2  # its first page, and its end
+
+
+@pytest.mark.usefixtures("environment")
+def test_ls_of_a_data_set_is_that_of_its_files(stored: Data) -> None:
+    assert good("ls", "--json", stored.url) == good("ls", "--json", stored.folder)
+    assert good("ls", "--offset", "35", "--limit", "50", stored.url) == good(
+        "ls", "--offset", "35", "--limit", "50", stored.folder
+    )
+
+
 def test_verify_keeps_only_a_window_of_a_file(
     environment: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import click
 from fastrecord._core import Batch, FastRecordError, Reader, side_kinds
 from fastrecord.cli import describe
 from fastrecord.cli.options import output, path_type, quiet_option, summary_option
-from fastrecord.cli.sources import Classes, Records, is_one_file, opened, opened_file
+from fastrecord.cli.sources import SHARDS_AT_ONCE, Classes, Records, is_one_file, opened, opened_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
 from fastrecord.schema import Schema
@@ -23,6 +23,7 @@ from fastrecord.schema.classes import merge_classes
 from fastrecord.schema.roles import plain
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store import is_url
+from fastrecord.store.threads import in_order
 
 _BATCH = 4096
 # For values of these types the listing shows the size, not the value.
@@ -251,11 +252,15 @@ def ls(file: str, offset: int, limit: int | None, as_json: bool) -> None:
         labelled = "label" in schema and schema["label"].name == "int64"
         classes = records.classes() if labelled else None
         digits = len(str(max(len(records) - 1, 0)))
-        for start in range(offset, stop, _BATCH):
-            runs = records.runs(start, min(start + _BATCH, stop))
-            rows = chain.from_iterable(_rows(records, *run, classes) for run in runs)
-            lines = [json.dumps(row) if as_json else _row_text(row, schema, digits) for row in rows]
-            say(*lines)
+
+        def lines(run: tuple[int, int, range]) -> list[str]:
+            rows = _rows(records, *run, classes)
+            return [json.dumps(row) if as_json else _row_text(row, schema, digits) for row in rows]
+
+        batches = (range(start, min(start + _BATCH, stop)) for start in range(offset, stop, _BATCH))
+        runs = chain.from_iterable(records.runs(batch.start, batch.stop) for batch in batches)
+        for some in in_order(lines, runs, SHARDS_AT_ONCE, "fastrecord-ls") if records.remote else map(lines, runs):
+            say(*some)
 
 
 def _rows(

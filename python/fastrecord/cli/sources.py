@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fastrecord.schema.classes import Table
 
 
+# Shards in an object store that a command reads at once: most of the time is spent waiting for answers.
+SHARDS_AT_ONCE = 8
+
+
 def is_one_file(path: str) -> bool:
     """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
     if is_url(path):

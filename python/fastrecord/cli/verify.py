@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +13,13 @@ import click
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.cli import describe
 from fastrecord.cli.options import path_type, quiet_option
-from fastrecord.cli.sources import is_one_file
+from fastrecord.cli.sources import SHARDS_AT_ONCE, is_one_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import codes_of, with_more
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
+from fastrecord.store.threads import in_order
 
 if TYPE_CHECKING:
     from fastrecord.files.manifest import ManifestFinding
@@ -56,7 +59,8 @@ def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, 
     good = True
     for file in files:
         if is_one_file(file):
-            good &= bool(_report(file, deep=deep, quiet=quiet, as_json=as_json, good_too=True)["ok"])
+            found = _verify(file, deep=deep, quiet=quiet)
+            good &= bool(_report(file, *found, deep=deep, as_json=as_json, good_too=True)["ok"])
         else:
             good &= _data_set(file, deep=deep, quiet=quiet, as_json=as_json)
     if not good:
@@ -91,10 +95,12 @@ def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
     unreadable = {one.name for one in findings if one.kind in ("missing", "unreadable")}
     records = size = 0
     damaged = []
-    for file in paths:
-        if os.path.basename(file) in unreadable:
-            continue  # which has been said
-        result = _report(file, deep=deep, quiet=quiet, as_json=as_json, good_too=False)
+    readable = [file for file in paths if os.path.basename(file) not in unreadable]  # the others have been named
+    verified: Iterator[tuple[dict[str, Any], bool]] = map(partial(_verify, deep=deep, quiet=quiet), readable)
+    if is_url(path):
+        verified = in_order(partial(_verify, deep=deep, quiet=True), readable, SHARDS_AT_ONCE, "fastrecord-verify")
+    for file, found in zip(readable, verified, strict=True):
+        result = _report(file, *found, deep=deep, as_json=as_json, good_too=False)
         records, size = records + result["records"], size + result["bytes"]
         damaged += [] if result["ok"] else [os.path.basename(file)]
     refused = None if wrong or damaged else _refused(path)
@@ -141,9 +147,10 @@ def _way_out(folder: str, wrong: list[ManifestFinding]) -> str:
     return f": put back the shards that {NAME} names, or let `fastrecord manifest {folder}` name the ones {what}"
 
 
-def _report(file: str, *, deep: bool, quiet: bool, as_json: bool, good_too: bool) -> dict[str, Any]:
-    """Verify a file and print the report; return it."""
-    result, opened = _verify(file, deep=deep, quiet=quiet)
+def _report(
+    file: str, result: dict[str, Any], opened: bool, *, deep: bool, as_json: bool, good_too: bool
+) -> dict[str, Any]:
+    """Print the report on a file; return it."""
     result["codes"] = codes_of(result["errors"])
     if as_json:
         say(json.dumps(result))

@@ -19,7 +19,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
-from fastrecord.store.threads import Threads
+from fastrecord.store.threads import in_order
 
 _PAGE = 4096
 _Show = Callable[[int, int], object]
@@ -459,15 +459,10 @@ def open_in_order(
     open_one: Callable[[str], FoundShard | Exception], names: Sequence[str], threads: int, progress: _Show | None
 ) -> Iterator[FoundShard | Exception]:
     """Open shards on threads, none of them for longer than it takes; yield in order."""
-    pool = Threads(threads, "fastrecord-open")
-    futures = [pool.submit(open_one, name) for name in names]
-    try:
-        for done, future in enumerate(futures, 1):
-            yield future.result()
-            if progress is not None:
-                progress(done, len(names))
-    finally:
-        pool.close()
+    for done, found in enumerate(in_order(open_one, names, threads, "fastrecord-open"), 1):
+        yield found
+        if progress is not None:
+            progress(done, len(names))
 
 
 def _open_all(folder: str, names: Sequence[str], progress: _Show | None) -> Iterator[FoundShard | Exception]:

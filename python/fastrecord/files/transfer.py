@@ -268,7 +268,7 @@ def open_remote_shards(
         except (FastRecordError, OSError) as error:
             return error
 
-    return open_in_order(find, names, _AT_ONCE, progress)
+    return open_in_order(find, names, PARALLEL // 2, progress)  # each makes two requests at once
 
 
 def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:

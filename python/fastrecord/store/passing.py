@@ -78,7 +78,7 @@ class Passing:
                 self._file.write(content)
             self._file.flush()
             self._place = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
-            self._bring([stretch for stretch in rest if stretch[0] < self._start])
+            self._bring_missing(rest)
             about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
             self.reader: Reader = open_shard(self.where, "mmap", False, *about, Here(self._place))
         except BaseException:
@@ -115,11 +115,11 @@ class Passing:
             FastRecordError: the store does not answer, or the file has been replaced.
         """
         report = _Report(self.reader)
-        fields = [name for name in self.reader.schema if self._bring_column(name, report)]
+        fields = self._bring_columns(report)
         payloads = set(payload_fields(self.reader))
         ahead: tuple[_Parts, Future[None]] | None = None
         for window in self._windows([name for name in fields if name in payloads], report):
-            coming = window, submit(self._bring, _stretches(window.values(), _GAP))
+            coming = window, submit(self._bring_missing, _stretches(window.values(), _GAP))
             if ahead is not None:
                 self._check(*ahead, report, progress, keep=deep)
             ahead = coming
@@ -131,10 +131,19 @@ class Passing:
         if stretches:
             self._store.download(self._name, stretches, self._place, self._etag)
 
-    def _bring_column(self, name: str, report: _Report) -> bool:
-        """Bring and check a field's columns; return whether they are whole."""
-        stretches = [one for one in field_parts(self.reader, name) if one[1]]
-        self._bring([one for one in stretches if one[0] < self._start])
+    def _bring_missing(self, stretches: Stretches) -> None:
+        """Bring stretches, but not what came with the end of the file."""
+        self._bring([(at, min(length, self._start - at)) for at, length in stretches if at < self._start])
+
+    def _bring_columns(self, report: _Report) -> list[str]:
+        """Bring and check the columns of all fields; return the names of those whose columns are whole."""
+        parts = {name: [one for one in field_parts(self.reader, name) if one[1]] for name in self.reader.schema}
+        all_parts = [one for some in parts.values() for one in some]
+        self._bring_missing(merged(np.array(all_parts, np.int64).reshape(-1, 2), _GAP))
+        return [name for name, stretches in parts.items() if self._is_whole(name, stretches, report)]
+
+    def _is_whole(self, name: str, stretches: Stretches, report: _Report) -> bool:
+        """Return whether a field's columns are whole, and bring those again that are not."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 check_field(self.reader, name)
@@ -142,6 +151,7 @@ class Passing:
             except CorruptFileError as error:
                 if attempt == _ATTEMPTS:
                     report.note(str(error))
+                    return False
             self._bring(stretches)
         return False
 

@@ -1,10 +1,14 @@
-"""`Threads`: threads for calls that may wait long, which nothing waits for at the end of a process."""
+"""`Threads`: threads for calls that may wait long, which nothing waits for at the end of a process.
+
+`in_order` computes on them what a caller takes one after the other.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -12,6 +16,7 @@ from typing import Any, TypeVar
 from fastrecord.ending import close_at_exit, join_at_exit
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
@@ -77,3 +82,25 @@ class Threads:
             with self._lock:
                 self._busy -= 1
             del work, future, function, arguments  # an idle thread keeps nothing alive
+
+
+def in_order(function: Callable[[_Item], _T], items: Iterable[_Item], count: int, name: str) -> Iterator[_T]:
+    """Yield what a function returns for each item, computed on threads, a few items ahead.
+
+    Args:
+        function: Its errors are raised in the place of what it would return.
+        items: Taken as the results are.
+        count: Threads. Twice as many results wait at most.
+        name: What the threads are called.
+    """
+    threads = Threads(count, name)
+    coming: deque[Future[_T]] = deque()
+    try:
+        for item in items:
+            coming.append(threads.submit(function, item))
+            if len(coming) >= 2 * count:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        threads.close()
