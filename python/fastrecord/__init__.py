@@ -73,6 +73,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.pack.images import pack_folder as pack_folder
     from fastrecord.pack.pairs import pack_pairs as pack_pairs
     from fastrecord.pack.records import import_records as import_records
+    from fastrecord.recode import Recode as Recode
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
     from fastrecord.sampler.draws import class_weights as class_weights
@@ -92,6 +93,7 @@ _LAZY = {
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
+    "Recode": "recode",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",

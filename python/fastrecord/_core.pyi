@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 
 __all__ = [
@@ -235,13 +236,7 @@ class Writer:
         values: Mapping[str, Sequence[Any] | NDArray[Any] | torch.Tensor],
         *,
         on_error: str = "raise",
-        short_side: int | None = None,
-        max_side: int | None = None,
-        quality: int | None = None,
-        raw: bool = False,
-        crop_ready: str | None = None,
-        crop_index: bool = False,
-        sixteen_bit: str | None = None,
+        recode: Recode | None = None,
     ) -> list[tuple[int, str]]: ...
     def append_images(
         self,
@@ -250,13 +245,7 @@ class Writer:
         values: Mapping[str, Sequence[Any] | NDArray[Any] | torch.Tensor],
         *,
         on_error: str = "raise",
-        short_side: int | None = None,
-        max_side: int | None = None,
-        quality: int | None = None,
-        raw: bool = False,
-        crop_ready: str | None = None,
-        crop_index: bool = False,
-        sixteen_bit: str | None = None,
+        recode: Recode | None = None,
     ) -> list[tuple[int, str]]: ...
     def add_field(self, name: str, type: FieldType) -> Filler: ...  # noqa: A002
     def drop_field(self, name: str) -> None: ...

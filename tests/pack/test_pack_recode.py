@@ -186,7 +186,7 @@ def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: 
     assert list(stored(out)) == ["a/0.jpg", "a/2.jpg"]
     with fr.Writer(tmp_path / "raise.frec", fr.Schema({"image": fr.image()})) as writer:
         with pytest.raises(fr.DecodeError, match=r"a/1\.jpg: the JPEG is truncated"):
-            writer.append_files("image", [src / "a" / f"{i}.jpg" for i in range(3)], {}, **options)
+            writer.append_files("image", [src / "a" / f"{i}.jpg" for i in range(3)], {}, recode=fr.Recode(**options))
         assert len(writer) == 1
 
 
@@ -196,32 +196,35 @@ def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"short_side": 10, "max_side": 20}, "not both"),
-        ({"short_side": 0}, "1 to 65500"),
-        ({"max_side": -1}, "1 to 65500"),
-        ({"short_side": 10, "quality": 101}, "quality is 1 to 100"),
-        ({"short_side": 10, "quality": 0}, "quality is 1 to 100"),
-        ({"quality": 50}, "quality belongs to --short-side"),
-        ({"raw": True, "short_side": 10, "quality": 50}, "quality belongs to --short-side"),
-        ({"raw": True, "crop_ready": "all"}, "raw"),
+        ({"short_side": 10, "max_side": 20}, "short_side or max_side, not both"),
+        ({"short_side": 0}, "short_side is from 1 to 65500"),
+        ({"max_side": -1}, "max_side is from 1 to 65500"),
+        ({"short_side": 10, "quality": 101}, "quality is from 1 to 100"),
+        ({"short_side": 10, "quality": 0}, "quality is from 1 to 100"),
+        ({"quality": 50}, "quality belongs to short_side"),
+        ({"raw": True, "short_side": 10, "quality": 50}, "quality belongs to short_side"),
+        ({"raw": True, "crop_ready": "all"}, "give raw or crop_ready"),
+        ({"raw": True, "crop_index": True}, "need no crop index: leave out crop_index"),
+        ({"crop_index": True, "crop_ready": "all"}, "need no crop index: leave out crop_index"),
         ({"crop_ready": "exif,colour"}, "exif, icc"),
+        ({"sixteen_bit": "scale"}, "sixteen_bit belongs to raw"),
+        ({"raw": True, "sixteen_bit": "reject"}, 'sixteen_bit is "scale", "clip" or None'),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
     recode_source: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
+        fr.Recode(**options)
+    with pytest.raises(ValueError, match=message):
         pack_folder(recode_source, tmp_path / "out.frec", **options)
     assert not (tmp_path / "out.frec").exists()
-    schema = fr.Schema({"image": fr.image()})
-    with fr.Writer(tmp_path / "out.frec", schema) as writer, pytest.raises(ValueError, match=r"."):
-        writer.append_files("image", [recode_source / "a" / "0.jpg"], {}, **options)
 
 
 def test_bytes_are_not_recoded(recode_source: Path, tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "out.frec", fr.Schema({"data": fr.bytes_()})) as writer:
         with pytest.raises(fr.SchemaError, match="type image"):
-            writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, raw=True)
+            writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, recode=fr.Recode(raw=True))
         assert writer.append_files("data", [recode_source / "a" / "0.jpg"], {}) == []
         assert writer.recoded["images"] == 0
 

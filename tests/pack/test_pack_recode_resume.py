@@ -102,7 +102,8 @@ def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path:
     with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": fr.int64()})) as writer:
         threading.Thread(target=interrupt).start()
         try:
-            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, max_side=320, quality=95)
+            recode = fr.Recode(max_side=320, quality=95)
+            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, recode=recode)
         except KeyboardInterrupt:
             done = len(writer)
             assert 0 < done < count, done

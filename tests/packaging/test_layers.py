@@ -33,7 +33,7 @@ FLOORS = {
     "python/fastrecord": """
         _core
         checks errors fixed lazy logs names terminal
-        schema store transforms
+        recode schema store transforms
         look
         dataset interchange
         formats files sampler

@@ -382,7 +382,7 @@ def test_the_checksum_of_an_image_covers_the_side_bytes_after_it_and_none_elsewh
     image = encoded(picture(0, 500, 400), quality=98)
     with fr.Writer(tmp_path / "a.frec", {"image": fr.image()}) as writer:
         writer.append_images("image", [image, image], {})
-        writer.append_images("image", [image], {}, crop_index=True)
+        writer.append_images("image", [image], {}, recode=fr.Recode(crop_index=True))
     reader = fr.Reader(tmp_path / "a.frec")
     before = reader.checksums("image").tolist()
     assert {bytes(record["image"]) for record in reader} == {image}

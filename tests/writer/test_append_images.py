@@ -49,10 +49,10 @@ def test_images_in_memory_are_stored_as_the_same_files_are(tmp_path: Path, optio
         path.write_bytes(data)
     values = {"label": np.arange(len(images))}
     with fr.Writer(tmp_path / "files.frec", LABELLED) as writer:
-        from_files = writer.append_files("image", paths, values, on_error="skip", **options)
+        from_files = writer.append_files("image", paths, values, on_error="skip", recode=fr.Recode(**options))
         counts = (writer.recoded, writer.foreign)
     with fr.Writer(tmp_path / "memory.frec", LABELLED) as writer:
-        from_memory = writer.append_images("image", images, values, on_error="skip", **options)
+        from_memory = writer.append_images("image", images, values, on_error="skip", recode=fr.Recode(**options))
         assert (writer.recoded, writer.foreign) == counts
     assert contents(tmp_path / "memory.frec") == contents(tmp_path / "files.frec")
     assert [(i, f"{paths[i]}: {reason}") for i, reason in from_memory] == from_files
@@ -64,9 +64,9 @@ def test_raise_names_the_position_and_keeps_the_images_before_it(tmp_path: Path,
     images = [encode(0), encode(1), b"not an image", encode(2), b"nor this"]
     with fr.Writer(tmp_path / "a.frec", LABELLED) as writer:
         with pytest.raises(fr.DecodeError, match=r"^images\[2\]: .* \[FR510\]$"):
-            writer.append_images("image", images, {"label": range(5)}, **options)
+            writer.append_images("image", images, {"label": range(5)}, recode=fr.Recode(**options))
         assert len(writer) == 2
-        writer.append_images("image", [encode(3)], {"label": [9]}, **options)
+        writer.append_images("image", [encode(3)], {"label": [9]}, recode=fr.Recode(**options))
     assert fr.Reader(tmp_path / "a.frec").column("label").tolist() == [0, 1, 9]
 
 
@@ -77,7 +77,7 @@ def test_any_bytes_like_objects_are_taken(tmp_path: Path) -> None:
     same = np.stack([np.frombuffer(data, np.uint8)] * 3)
     with fr.Writer(tmp_path / "a.frec", LABELLED) as writer:
         writer.append_images("image", images, {"label": range(len(images))})
-        writer.append_images("image", tuple(images), {"label": range(len(images))}, raw=True)
+        writer.append_images("image", tuple(images), {"label": range(len(images))}, recode=fr.Recode(raw=True))
         writer.append_images("image", same, {"label": torch.arange(3)})
     stored = [bytes(record["image"]) for record in fr.Reader(tmp_path / "a.frec")]
     assert set(stored[: len(images)]) == set(stored[2 * len(images) :]) == {data}
@@ -155,9 +155,9 @@ def test_a_field_of_bytes_takes_anything_but_nothing_is_recoded(tmp_path: Path) 
     with fr.Writer(tmp_path / "a.frec", {"data": fr.bytes_()}) as writer:
         assert writer.append_images("data", [b"no image", b"", encode(0)], {}) == []
         with pytest.raises(fr.SchemaError, match="only the images of a field of type image can be recoded"):
-            writer.append_images("data", [encode(0)], {}, raw=True)
-        with pytest.raises(ValueError, match="short_side or max_side, not both"):
-            writer.append_images("data", [], {}, short_side=3, max_side=3)
+            writer.append_images("data", [encode(0)], {}, recode=fr.Recode(raw=True))
+        with pytest.raises(TypeError, match=r"recode is a fastrecord\.Recode, not dict"):
+            writer.append_images("data", [], {}, recode={"raw": True})  # type: ignore[arg-type]
         with pytest.raises(ValueError, match='on_error is "raise" or "skip"'):
             writer.append_images("data", [], {}, on_error="ignore")
     assert [record["data"] for record in fr.Reader(tmp_path / "a.frec")] == [b"no image", b"", encode(0)]
@@ -166,13 +166,13 @@ def test_a_field_of_bytes_takes_anything_but_nothing_is_recoded(tmp_path: Path) 
 @pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}], ids=repr)
 def test_no_images_append_nothing_and_a_closed_writer_refuses(tmp_path: Path, options: dict[str, Any]) -> None:
     with fr.Writer(tmp_path / "a.frec", LABELLED) as writer:
-        assert writer.append_images("image", [], {"label": []}, **options) == []
+        assert writer.append_images("image", [], {"label": []}, recode=fr.Recode(**options)) == []
     with pytest.raises(ValueError, match="the writer is closed"):
-        writer.append_images("image", [encode(0)], {"label": [1]}, **options)
+        writer.append_images("image", [encode(0)], {"label": [1]}, recode=fr.Recode(**options))
     assert len(fr.Reader(tmp_path / "a.frec")) == 0
 
 
-@pytest.mark.parametrize("options", ["", ", short_side=10"])
+@pytest.mark.parametrize("options", ["", ", recode=fr.Recode(short_side=10)"])
 def test_ctrl_c_leaves_a_prefix_that_can_be_committed(tmp_path: Path, options: str) -> None:
     (tmp_path / "image").write_bytes(encode(0))
     script = f"""

@@ -216,7 +216,7 @@ def _compression_text(how: dict[str, Any]) -> str:
 
 def _recoded(packs: object) -> list[str]:
     """Return how each pack of a file changed its images, in command-line form."""
-    from fastrecord.pack.recode import Recode
+    from fastrecord.recode import Recode
 
     texts: list[str] = []
     entries = packs if isinstance(packs, list) else []

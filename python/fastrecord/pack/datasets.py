@@ -22,8 +22,8 @@ from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, value_bytes
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
-from fastrecord.pack.recode import Recode
 from fastrecord.pack.records import Chosen, store
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 
 _ITEMS = 64
@@ -121,7 +121,14 @@ def pack_dataset(
         integer("quality", quality, 1, 101)
         if images == "png":
             raise ValueError("quality belongs to jpeg and webp: png is without loss")
-    recode = Recode(short_side, max_side, None, raw, crop_ready, crop_index, sixteen_bit)
+    recode = Recode(
+        short_side=short_side,
+        max_side=max_side,
+        raw=raw,
+        crop_ready=crop_ready,
+        crop_index=crop_index,
+        sixteen_bit=sixteen_bit,
+    )
     names, types = _wanted(fields)
     encode = _Encode(images, quality or _QUALITY)
     _check_dataset(dataset, shards)

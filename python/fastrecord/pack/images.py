@@ -21,7 +21,7 @@ from fastrecord.pack.listing_packer import ListingPacker
 from fastrecord.pack.output import Labels, Target, class_table, number_labels, open_target
 from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pairs import pack_pairs
-from fastrecord.pack.recode import Recode
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema, image, int64, string
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
@@ -132,7 +132,15 @@ def pack_folder(
         raise ValueError("with append the file keeps its own classes: leave out classes_from")
     if list_path is not None and allow_empty_classes:
         raise ValueError("a list has no class folders: leave out allow_empty_classes")
-    recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
+    recode = Recode(
+        short_side=short_side,
+        max_side=max_side,
+        quality=quality,
+        raw=raw,
+        crop_ready=crop_ready,
+        crop_index=crop_index,
+        sixteen_bit=sixteen_bit,
+    )
     if shard_size is not None and recode.changes:
         raise ValueError("changed images have no known size before packing: give shards, not shard_size")
     listing = None
@@ -346,7 +354,7 @@ class _ImagePacker(ListingPacker):
         # Append also when the first bad file ends the pack: this finds its position in the list,
         # and the abort drops what was appended after it.
         paths = [listing.path(i) for i in readable]
-        failed = writer.append_files("image", paths, values, on_error="skip", **self.recode.keywords())
+        failed = writer.append_files("image", paths, values, on_error="skip", recode=self.recode)
         reasons = {readable[at]: _reason(listing, readable[at], message) for at, message in failed}
         if listing.bad:
             reasons |= {i: listing.bad[key] for i in positions if (key := listing.keys[i]) in listing.bad}

@@ -15,7 +15,7 @@ from fastrecord.files.shard_names import Part
 from fastrecord.names import name_some
 from fastrecord.pack.listing import Listing
 from fastrecord.pack.pair_listing import Pairing
-from fastrecord.pack.recode import Recode
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 

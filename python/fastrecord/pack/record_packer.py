@@ -19,7 +19,7 @@ from fastrecord.pack.fields import KEY, PlannedField
 from fastrecord.pack.keys import SeenKeys
 from fastrecord.pack.output import Target
 from fastrecord.pack.packer import COMMIT_RECORDS, BadFiles, Packer, PackProgress
-from fastrecord.pack.recode import Recode
+from fastrecord.recode import Recode
 
 _KEYS_AT_ONCE = 1 << 14
 
@@ -212,7 +212,7 @@ class RecordPacker(Packer):
             writer.extend(columns)
         else:
             rest = {name: values for name, values in columns.items() if name != self.image}
-            writer.append_images(self.image, columns[self.image], rest, **self.recode.keywords())
+            writer.append_images(self.image, columns[self.image], rest, recode=self.recode)
 
     def _store_one_by_one(
         self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer

@@ -32,8 +32,8 @@ from fastrecord.pack.output import (
     reopen,
 )
 from fastrecord.pack.packer import BadFiles, Mode, PackProgress, PackSummary, check_options, destination
-from fastrecord.pack.recode import Recode
 from fastrecord.pack.record_packer import ImportSettings, RecordPacker, all_rows
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.parse import parse_type
@@ -164,7 +164,15 @@ def import_records(
     """
     started = time.perf_counter()
     mode = check_options(append, resume, overwrite, bad_files, shards, shard_size, commit_bytes, path, staging)
-    recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
+    recode = Recode(
+        short_side=short_side,
+        max_side=max_side,
+        quality=quality,
+        raw=raw,
+        crop_ready=crop_ready,
+        crop_index=crop_index,
+        sixteen_bit=sixteen_bit,
+    )
     out = os.fspath(path)
     with opened(source, format, settings, store_options) as (found, each, where, why):
         for name in (where, *each.paths):

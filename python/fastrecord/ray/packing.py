@@ -19,7 +19,7 @@ from fastrecord.pack.division import even_ends
 from fastrecord.pack.images import ImageJob
 from fastrecord.pack.output import NEVER
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
-from fastrecord.pack.recode import Recode
+from fastrecord.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
 from fastrecord.store import is_url
 
@@ -96,7 +96,15 @@ def pack(
         raise ValueError("a list has no class folders: leave out allow_empty_classes")
     if num_workers is not None:
         integer("num_workers", num_workers, 1)
-    recode = Recode(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit)
+    recode = Recode(
+        short_side=short_side,
+        max_side=max_side,
+        quality=quality,
+        raw=raw,
+        crop_ready=crop_ready,
+        crop_index=crop_index,
+        sixteen_bit=sixteen_bit,
+    )
     with ShardWrite(dst, mode) as write:
         source = os.fspath(src) if is_url(src) else os.path.abspath(os.path.expanduser(os.fspath(src)))
         job = ImageJob.of(

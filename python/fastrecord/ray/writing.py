@@ -22,9 +22,9 @@ from fastrecord.interchange.source import ROWS
 from fastrecord.pack.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.pack.output import NEVER, Target, create
 from fastrecord.pack.packer import BadFiles
-from fastrecord.pack.recode import Recode
 from fastrecord.pack.record_packer import ImportSettings, RecordPacker
 from fastrecord.ray.tensors import without_tensors
+from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.parse import parse_type

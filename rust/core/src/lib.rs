@@ -79,7 +79,7 @@ pub use order::draw::{BalancedDraw, MixedDraw, WeightedDraw};
 pub use order::permutation::Order;
 pub use pack::add_index::{IndexOptions, IndexTally, add_crop_index};
 pub use pack::ingest::{Ingest, OnError, Source};
-pub use pack::recode::{Limit, Recode, Recoded};
+pub use pack::recode::{Form, Limit, Recode, Recoded};
 pub use pack::tally::Tally;
 pub use parallel::buffers::{BatchBuffer, BufferPool};
 pub use parallel::pool::default_threads;

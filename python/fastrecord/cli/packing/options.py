@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -182,17 +183,19 @@ def check_file_options(append: bool, resume: bool, overwrite: bool, options: dic
 
 def take_recode(options: dict[str, Any]) -> None:
     """Replace the options about images by the arguments of a pack; refuse unfit ones."""
-    from fastrecord.pack.recode import Recode
+    from fastrecord.recode import Recode
 
     crop_ready, keep = options.pop("crop_ready"), options.pop("keep")
     if keep is not None and not crop_ready:
         raise click.UsageError("--keep belongs to --crop-ready: give that too")
     options["crop_ready"] = (keep or "all") if crop_ready else None
     options["crop_index"] = bool(options["crop_index"])
+    names = Recode.__dataclass_fields__
     try:
-        recode = Recode(**{name: options[name] for name in Recode.__dataclass_fields__})
+        recode = Recode(**{name: options[name] for name in names})
     except ValueError as err:
-        raise click.UsageError(str(err)) from err
+        flags = re.sub(rf"\b({'|'.join(names)})\b", lambda name: f"--{name[0].replace('_', '-')}", str(err))
+        raise click.UsageError(flags) from err
     if recode.changes and options["shard_size"] is not None:
         raise click.UsageError("changed images have no known size before packing: give --shards, not --shard-size")
 

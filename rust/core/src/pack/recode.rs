@@ -38,6 +38,19 @@ impl Limit {
     }
 }
 
+/// The form in which images are stored, after they were shrunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Their bytes.
+    Encoded,
+    /// Their bytes, with a crop index after JPEGs that gain by one.
+    CropIndex,
+    /// JPEGs are rewritten losslessly, so that parts of them can be decoded; the segments to keep.
+    CropReady(Markers),
+    /// Pixels, in binary PPM.
+    Raw,
+}
+
 /// The conversion of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recode {
@@ -45,27 +58,15 @@ pub struct Recode {
     pub limit: Option<Limit>,
     /// Quality of the JPEGs that shrunk images become, 1 to 100.
     pub quality: u8,
-    /// Store all images as pixels, in binary PPM.
-    pub raw: bool,
-    /// Rewrite JPEGs losslessly, so that parts of them can be decoded; selects the segments to
-    /// keep.
-    pub crop_ready: Option<Markers>,
-    /// Store a crop index after JPEGs that gain by one.
-    pub crop_index: bool,
+    /// How they are stored.
+    pub form: Form,
     /// The handling of 16-bit grey in images that are decoded.
     pub sixteen_bit: SixteenBit,
 }
 
 impl Default for Recode {
     fn default() -> Self {
-        Self {
-            limit: None,
-            quality: 90,
-            raw: false,
-            crop_ready: None,
-            crop_index: false,
-            sixteen_bit: SixteenBit::Reject,
-        }
+        Self { limit: None, quality: 90, form: Form::Encoded, sixteen_bit: SixteenBit::Reject }
     }
 }
 
@@ -103,22 +104,16 @@ impl Recode {
         Decoder::new(options)
     }
 
-    /// Checks that the settings are consistent.
+    /// Checks the numbers.
     ///
     /// # Errors
-    /// The contradiction, as text.
-    pub fn check(&self) -> Result<(), String> {
+    /// What is allowed, as text.
+    pub(super) fn check(&self) -> Result<(), String> {
         if !(1..=100).contains(&self.quality) {
             return Err("a JPEG's quality is 1 to 100".to_owned());
         }
         if self.limit.is_some_and(|limit| !(1..=MAX_JPEG_SIDE).contains(&limit.pixels())) {
             return Err(format!("a side is 1 to {MAX_JPEG_SIDE} pixels"));
-        }
-        if self.raw && self.crop_ready.is_some() {
-            return Err("an image is stored as raw pixels or as a crop-ready JPEG, not both".to_owned());
-        }
-        if self.crop_index && (self.raw || self.crop_ready.is_some()) {
-            return Err("a crop index is for JPEGs that are stored neither as raw pixels nor crop-ready".to_owned());
         }
         Ok(())
     }
@@ -132,32 +127,28 @@ impl Recode {
     /// # Errors
     /// The image must be decoded, and cannot be.
     pub fn apply(&self, decoder: &mut Decoder, data: &[u8], size: (u32, u32)) -> Result<Option<Recoded>, DecodeError> {
-        let smaller = self.limit.and_then(|limit| limit.shrunk(size));
-        if self.raw {
-            let smaller = if smaller.is_some() { self.shrunk(decoder, data)? } else { None };
+        let smaller = match self.limit.and_then(|limit| limit.shrunk(size)) {
+            Some(_) => self.shrunk(decoder, data)?,
+            None => None,
+        };
+        if self.form == Form::Raw {
             return raw(decoder, data, smaller).map(Some);
         }
-        let mut recoded = None;
-        if smaller.is_some()
-            && let Some(size) = self.shrunk(decoder, data)?
-        {
-            let bytes = self.encode(decoder, data, size)?;
-            recoded = Some(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: true });
+        let mut recoded = Recoded { bytes: None, side: Vec::new(), size, smaller: smaller.is_some() };
+        if let Some(size) = smaller {
+            recoded.bytes = Some(self.encode(decoder, data, size)?);
+            recoded.size = size;
         }
-        if let Some(keep) = self.crop_ready {
-            let source = recoded.as_ref().map_or(data, |r| r.stored(data));
-            if let Some(ready) = rewrite(source, keep)? {
-                let (size, smaller) = recoded.as_ref().map_or((size, false), |r| (r.size, true));
-                recoded = Some(Recoded { bytes: Some(ready.bytes), side: ready.side, size, smaller });
+        match self.form {
+            Form::CropReady(keep) => {
+                if let Some(ready) = rewrite(recoded.stored(data), keep)? {
+                    (recoded.bytes, recoded.side) = (Some(ready.bytes), ready.side);
+                }
             }
+            Form::CropIndex => recoded.side = crop_index(recoded.stored(data)).unwrap_or_default(),
+            Form::Encoded | Form::Raw => {}
         }
-        if self.crop_index
-            && let Some(side) = crop_index(recoded.as_ref().map_or(data, |r| r.stored(data)))
-        {
-            let unchanged = Recoded { bytes: None, side: Vec::new(), size, smaller: false };
-            recoded = Some(Recoded { side, ..recoded.unwrap_or(unchanged) });
-        }
-        Ok(recoded)
+        Ok((recoded.bytes.is_some() || !recoded.side.is_empty()).then_some(recoded))
     }
 
     /// Returns the shrunk size of an image to decode. The size in its first header may be wrong or
@@ -296,11 +287,11 @@ mod tests {
     #[test]
     fn raw_images_hold_the_pixels_that_are_decoded() {
         let data = jpeg(90, 60, Subsampling::S420);
-        let raw = Recode { raw: true, ..Recode::default() };
+        let raw = Recode { form: Form::Raw, ..Recode::default() };
         let stored = apply(&raw, &data).unwrap().unwrap();
         let mut decoder = Recode::default().decoder();
         assert_eq!(raw_pixels(stored.stored(&[])), Some(decoder.decode(&data).unwrap()));
-        let smaller = apply(&Recode { raw: true, ..short(40) }, &data).unwrap().unwrap();
+        let smaller = apply(&Recode { form: Form::Raw, ..short(40) }, &data).unwrap().unwrap();
         let image = raw_pixels(smaller.stored(&[])).unwrap();
         assert_eq!((image.width, image.height, smaller.size), (60, 40, (60, 40)));
     }
@@ -322,11 +313,11 @@ mod tests {
     fn what_cannot_be_decoded_is_an_error_only_where_it_has_to_be() {
         let data = jpeg(300, 200, Subsampling::S420);
         let cut = &data[..data.len() / 2];
-        let raw = Recode { raw: true, ..Recode::default() };
+        let raw = Recode { form: Form::Raw, ..Recode::default() };
         for recode in [short(100), raw] {
             assert!(matches!(apply(&recode, cut), Err(DecodeError::Truncated { .. })), "{recode:?}");
         }
-        let ready = Recode { crop_ready: Some(Markers::ALL), ..Recode::default() };
+        let ready = Recode { form: Form::CropReady(Markers::ALL), ..Recode::default() };
         assert_eq!(apply(&ready, cut), Ok(None));
         assert_eq!(apply(&short(200), cut), Ok(None));
     }
@@ -334,7 +325,9 @@ mod tests {
     #[test]
     fn headers_that_claim_too_much_are_refused_before_anything_is_allocated() {
         let huge = b"P6\n4000000000 300\n255\n";
-        for recode in [short(256), Recode { raw: true, ..short(256) }, Recode { raw: true, ..Recode::default() }] {
+        for recode in
+            [short(256), Recode { form: Form::Raw, ..short(256) }, Recode { form: Form::Raw, ..Recode::default() }]
+        {
             let error = recode.apply(&mut recode.decoder(), huge, (4_000_000_000, 300)).unwrap_err();
             assert!(matches!(error, DecodeError::TooLarge { .. }), "{error}");
         }
@@ -349,7 +342,7 @@ mod tests {
     fn smaller_images_can_be_crop_ready_too() {
         let data = jpeg(500, 400, Subsampling::S420);
         let plain = apply(&short(200), &data).unwrap().unwrap();
-        let ready = apply(&Recode { crop_ready: Some(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
+        let ready = apply(&Recode { form: Form::CropReady(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
         assert!(!ready.side.is_empty() && ready.smaller && ready.size == (250, 200));
         let decode = |data: &[u8]| Recode::default().decoder().decode(data).unwrap().pixels.to_vec();
         assert_eq!(decode(ready.stored(&[])), decode(plain.stored(&[])));
@@ -360,11 +353,11 @@ mod tests {
         // Images of few bits have no index.
         let fine = JpegOptions { quality: 98, ..JpegOptions::default() };
         let data = encode_jpeg(&pixels(500, 400, true), 500, 400, &fine).unwrap();
-        let index = Recode { crop_index: true, quality: 98, ..Recode::default() };
+        let index = Recode { form: Form::CropIndex, quality: 98, ..Recode::default() };
         let expected = Recoded { bytes: None, side: crop_index(&data).unwrap(), size: (500, 400), smaller: false };
         assert_eq!(apply(&index, &data), Ok(Some(expected)));
         let smaller = Recode { limit: Some(Limit::ShortSide(200)), ..index };
-        let plain = apply(&Recode { crop_index: false, ..smaller }, &data).unwrap().unwrap();
+        let plain = apply(&Recode { form: Form::Encoded, ..smaller }, &data).unwrap().unwrap();
         let smaller = apply(&smaller, &data).unwrap().unwrap();
         let side = crop_index(plain.stored(&[])).unwrap();
         assert_eq!(smaller, Recoded { side, ..plain });
@@ -373,17 +366,11 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_do_not_fit_each_other_are_refused() {
+    fn numbers_beyond_their_range_are_refused() {
         assert_eq!(short(256).check(), Ok(()));
-        for wrong in [
-            short(0),
-            short(65_501),
-            Recode { quality: 0, ..short(256) },
-            Recode { quality: 101, ..short(256) },
-            Recode { raw: true, crop_ready: Some(Markers::ALL), ..Recode::default() },
-            Recode { raw: true, crop_index: true, ..Recode::default() },
-            Recode { crop_index: true, crop_ready: Some(Markers::ALL), ..Recode::default() },
-        ] {
+        for wrong in
+            [short(0), short(65_501), Recode { quality: 0, ..short(256) }, Recode { quality: 101, ..short(256) }]
+        {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }
     }

@@ -13,7 +13,7 @@ pub(crate) fn options_from(
     exif_orientation: bool,
     max_pixels: Option<u64>,
 ) -> PyResult<DecodeOptions> {
-    let sixteen_bit = sixteen_bit_from(sixteen_bit).map_err(PyValueError::new_err)?;
+    let sixteen_bit = sixteen_bit_from(sixteen_bit)?;
     let truncated = match truncated {
         "reject" => Truncated::Reject,
         "accept" => Truncated::Accept,
@@ -28,11 +28,11 @@ pub(crate) fn options_from(
 }
 
 /// Parses the handling of 16-bit grey images.
-pub(crate) fn sixteen_bit_from(name: &str) -> Result<SixteenBit, String> {
+pub(crate) fn sixteen_bit_from(name: &str) -> PyResult<SixteenBit> {
     match name {
         "reject" => Ok(SixteenBit::Reject),
         "scale" => Ok(SixteenBit::Scale),
         "clip" => Ok(SixteenBit::Clip),
-        other => Err(format!("sixteen_bit is \"reject\", \"scale\" or \"clip\", not {other:?}")),
+        other => Err(PyValueError::new_err(format!("sixteen_bit is \"reject\", \"scale\" or \"clip\", not {other:?}"))),
     }
 }

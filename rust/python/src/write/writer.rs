@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fastrecord_core::{
-    Codec, Column, Error, FieldType, Ingest, Mode, Recode, Source, Tally, Value, Writer as CoreWriter, WriterOptions,
+    Codec, Column, Error, FieldType, Ingest, Mode, Source, Tally, Value, Writer as CoreWriter, WriterOptions,
 };
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -73,10 +73,10 @@ impl Writer {
         source: Source<'_>,
         values: &Bound<'_, PyMapping>,
         on_error: &str,
-        recode: Result<Option<Recode>, String>,
+        recode: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<(usize, String)>> {
-        let recode = recode.map_err(PyValueError::new_err)?;
-        let on_error = on_error_from(on_error).map_err(PyValueError::new_err)?;
+        let recode = recode.map(recode_from).transpose()?.flatten();
+        let on_error = on_error_from(on_error)?;
         let schema = self.state.schema();
         let inputs = match source {
             Source::Files(paths) => (paths.len(), "files"),
@@ -205,39 +205,22 @@ impl Writer {
     ///
     /// Args:
     ///     field: The field of type image or bytes that receives the bytes of the files, unchanged
-    ///         unless an option below applies.
+    ///         unless `recode` changes them.
     ///     paths: The files, N of them.
     ///     values: N values for each other field, as for `extend`.
     ///     on_error: "raise" stops at the first file that cannot be read or (for an image field) is
     ///         not an image. Files before it are appended; that file and later ones are not. "skip"
     ///         leaves such files out.
-    ///     short_side, max_side: Shrink images whose shorter (longer) side is above this many
-    ///         pixels, in proportion, with a Lanczos filter. They become JPEGs. Other images keep
-    ///         their bytes. Give at most one of the two.
-    ///     quality: Quality of these JPEGs, 1 to 100; 90 by default. Chroma is 4:2:0 if the source
-    ///         is a JPEG with subsampled chroma, else 4:4:4. Rows and columns stay as stored. Of
-    ///         the metadata, only the EXIF orientation is kept.
-    ///     raw: Store every image as pixels, in binary PPM. These are the pixels as stored: the
-    ///         EXIF orientation is lost.
-    ///     crop_ready: Rewrite JPEGs losslessly, so that a crop is decoded without the rest of its
-    ///         image. The value selects the marker segments to keep: "all", "none", or a
-    ///         comma-separated list of "exif", "icc" and "other". Rare kinds of JPEG, damaged or
-    ///         very small ones, and other formats keep their bytes.
-    ///     crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of
-    ///         its image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not
-    ///         with `raw` or `crop_ready`.
-    ///     sixteen_bit: Handling of 16-bit grey images that these options decode. "reject", the
-    ///         default, raises an error. "scale" divides by 257 and rounds. "clip" turns all values
-    ///         above 255 white, as Pillow does.
+    ///     recode: How images are changed before they are stored, a `fastrecord.Recode`. None: not at
+    ///         all.
     /// Returns:
     ///     The skipped files: (position in `paths`, reason). `recoded` counts what happened to the
     ///     others.
     /// Raises:
     ///     DecodeError: a file is not an image, or must be decoded and cannot be. OSError: it
     ///     cannot be read, or a write failed. Both name the file. SchemaError: a value does not fit
-    ///     its field. ValueError: the options contradict each other.
-    #[pyo3(signature = (field, paths, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, crop_index = false, sixteen_bit = None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
+    ///     its field.
+    #[pyo3(signature = (field, paths, values, *, on_error = "raise", recode = None))]
     fn append_files(
         &self,
         py: Python<'_>,
@@ -245,15 +228,8 @@ impl Writer {
         paths: Vec<PathBuf>,
         values: &Bound<'_, PyMapping>,
         on_error: &str,
-        short_side: Option<i64>,
-        max_side: Option<i64>,
-        quality: Option<i64>,
-        raw: bool,
-        crop_ready: Option<&str>,
-        crop_index: bool,
-        sixteen_bit: Option<&str>,
+        recode: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<(usize, String)>> {
-        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit);
         self.ingest(py, field, Source::Files(&paths), values, on_error, recode)
     }
 
@@ -261,7 +237,7 @@ impl Writer {
     /// the GIL.
     ///
     /// As `append_files`, which describes the other arguments, with the same bytes in the file.
-    /// Without one of the options, the calling thread does everything: it copies an image sooner
+    /// Without `recode`, the calling thread does everything: it copies an image sooner
     /// than it wakes another thread.
     ///
     /// Args:
@@ -272,17 +248,14 @@ impl Writer {
     ///     on_error: "raise" stops at the first bytes that are not an image, or that must be decoded
     ///         and cannot be. Images before them are appended; later ones are not. "skip" leaves
     ///         such images out.
-    ///     short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit: See
-    ///         `append_files`.
     /// Returns:
     ///     The skipped images: (position in `images`, reason). `recoded` counts what happened to
     ///     the others.
     /// Raises:
     ///     DecodeError: bytes are not an image, or must be decoded and cannot be; names the
     ///     position. SchemaError: an image is not a bytes-like object, or a value does not fit its
-    ///     field. OSError: a write failed. ValueError: the options contradict each other.
-    #[pyo3(signature = (field, images, values, *, on_error = "raise", short_side = None, max_side = None, quality = None, raw = false, crop_ready = None, crop_index = false, sixteen_bit = None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
+    ///     field. OSError: a write failed.
+    #[pyo3(signature = (field, images, values, *, on_error = "raise", recode = None))]
     fn append_images(
         &self,
         py: Python<'_>,
@@ -290,15 +263,8 @@ impl Writer {
         images: &Bound<'_, PyAny>,
         values: &Bound<'_, PyMapping>,
         on_error: &str,
-        short_side: Option<i64>,
-        max_side: Option<i64>,
-        quality: Option<i64>,
-        raw: bool,
-        crop_ready: Option<&str>,
-        crop_index: bool,
-        sixteen_bit: Option<&str>,
+        recode: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<(usize, String)>> {
-        let recode = recode_from(short_side, max_side, quality, raw, crop_ready, crop_index, sixteen_bit);
         let images = images_from(images)?;
         let images: Vec<&[u8]> = images.payloads(py);
         self.ingest(py, field, Source::Memory(&images), values, on_error, recode)

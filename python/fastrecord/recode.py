@@ -1,0 +1,120 @@
+"""`Recode`: how images are changed before they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from fastrecord.checks import choice, flag, integer
+
+DEFAULT_QUALITY = 90
+_MAX_SIDE = 65_500
+_KEEP = ("exif", "icc", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recode:
+    """How images are stored; by default unchanged, byte for byte.
+
+    Attributes:
+        short_side: Shrink images whose shorter side has more pixels, in proportion, with a Lanczos
+            filter. They become JPEGs. Other images keep their bytes.
+        max_side: The same for the longer side. At most one of the two is given.
+        quality: Quality of these JPEGs, 1 to 100; None: 90. Chroma is 4:2:0 if the source is a JPEG
+            with subsampled chroma, else 4:4:4. Rows and columns stay as stored. Of the metadata,
+            only the EXIF orientation is kept.
+        raw: Store every image as its pixels, in binary PPM. These are the pixels as stored: the EXIF
+            orientation is lost.
+        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
+            image. The value selects the marker segments to keep: "all", "none" or a comma-separated
+            list of exif, icc and other. Rare kinds of JPEG, damaged or very small ones, and other
+            formats keep their bytes. None: do not rewrite.
+        crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of its
+            image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not with
+            `raw` or `crop_ready`.
+        sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
+            257 and rounds, "clip" turns all values above 255 white, as Pillow does. None: it is an
+            error.
+
+    Raises:
+        TypeError, ValueError: a value is not allowed, or the settings contradict each other.
+    """
+
+    short_side: int | None = None
+    max_side: int | None = None
+    quality: int | None = None
+    raw: bool = False
+    crop_ready: str | None = None
+    crop_index: bool = False
+    sixteen_bit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, high in (("short_side", _MAX_SIDE), ("max_side", _MAX_SIDE), ("quality", 100)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, integer(name, value, 1, high + 1))
+        flag("raw", self.raw)
+        flag("crop_index", self.crop_index)
+        if self.crop_ready is not None:
+            object.__setattr__(self, "crop_ready", _kept(self.crop_ready))
+        shrinks = self.short_side is not None or self.max_side is not None
+        if self.short_side is not None and self.max_side is not None:
+            raise ValueError("give short_side or max_side, not both")
+        if self.raw and self.crop_ready is not None:
+            raise ValueError("raw leaves no JPEG to make crop-ready: give raw or crop_ready")
+        if self.crop_index and (self.raw or self.crop_ready is not None):
+            raise ValueError("pixels and crop-ready JPEGs need no crop index: leave out crop_index")
+        if shrinks and not self.raw:
+            object.__setattr__(self, "quality", DEFAULT_QUALITY if self.quality is None else self.quality)
+        elif self.quality is not None:
+            raise ValueError("quality belongs to short_side or max_side, which make JPEGs")
+        if self.sixteen_bit is not None:
+            choice("sixteen_bit", self.sixteen_bit, ("scale", "clip"), ["None"])
+            if not (self.raw or shrinks):
+                raise ValueError("sixteen_bit belongs to raw, short_side or max_side, which decode images")
+
+    @property
+    def changes(self) -> bool:
+        """Whether any image may be changed, or gets side bytes."""
+        given = any(x is not None for x in (self.short_side, self.max_side, self.crop_ready))
+        return self.raw or self.crop_index or given
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry for a file's metadata, without unset settings."""
+        return {"recode": self.settings()} if self.changes else {}
+
+    @classmethod
+    def from_json(cls, settings: object) -> Self:
+        """Return the settings in a file's metadata.
+
+        Raises:
+            TypeError, ValueError: the entry is not valid.
+        """
+        if not isinstance(settings, dict):
+            raise TypeError(f"settings are an object, not {settings!r}")
+        return cls(**settings)
+
+    def __str__(self) -> str:
+        """Return the settings in command-line form; "no change to the images" without any."""
+        words = []
+        for name, value in self.settings().items():
+            if name == "crop_ready":
+                words += ["--crop-ready", *([] if value == "all" else ["--keep", value])]
+            else:
+                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return " ".join(words) or "no change to the images"
+
+
+def _kept(names: str) -> str:
+    """Return a list of segments to keep in canonical form, for comparison."""
+    if names in ("all", "none"):
+        return names
+    chosen = {name.strip() for name in str(names).split(",")}
+    if not chosen <= set(_KEEP):
+        wanted = f"all, none, or some of {', '.join(_KEEP)} with commas between them"
+        raise ValueError(f"crop_ready keeps {wanted}, not {names!r}")
+    return "all" if len(chosen) == len(_KEEP) else ",".join(name for name in _KEEP if name in chosen)
