@@ -116,7 +116,7 @@ def test_images_that_the_threads_decode_are_brought_again(server: Server, tmp_pa
         for number, image in enumerate(images):
             head = b"P6 64 64 255\n"
             writer.append({"image": head + image.tobytes(), "label": number})
-    fr.write_manifest(folder)
+    fr.files.write_manifest(folder)
     url, cache = server.put_folder("images", folder), tmp_path / "cache"
     dataset = fr.FastRecordDataset(url, cache=cache, store_options=server.options)
 
