@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord.store import requests
@@ -60,6 +62,25 @@ def test_a_store_that_hangs_is_given_up_after_the_time_for_retries(
         dataset[0]
     # Two requests open a shard side by side; each is made again at the end of the time, at the latest.
     assert len(server.requests) <= 6
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1"])
+def test_an_endpoint_where_no_server_is_found_is_an_error_soon(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_NEVER_ANSWERED_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    options = {"endpoint": f"http://{host}:{port}", "region": "us-east-1", "skip_signature": True}
+    with pytest.raises(fr.FastRecordError, match=r"no (server can be reached|host of this name).*endpoint.*FR211"):
+        fr.FastRecordDataset("s3://bucket/train/", store_options=options)
+
+
+def test_a_forked_worker_waits_for_a_store_that_has_answered_its_parent(stored: Data) -> None:
+    with serving(stored.folder) as address:
+        dataset = fr.FastRecordDataset(address, fields=("data",), store_options={"retry_seconds": 0.3})
+        assert dataset[0]["data"] == stored.payload(0)
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context="fork", collate_fn=list)
+    with pytest.raises(fr.FastRecordError, match=r"the store does not answer: Connection refused.*FR211"):
+        list(loader)
 
 
 class _Clock:

@@ -42,6 +42,7 @@ NO_STORE = (
     "the answer is not that of a store: {}: perhaps the login page of a network, a proxy, or a web server that sends "
     "no parts of files: check the network, HTTPS_PROXY and the endpoint"
 )
+NOWHERE = "no server can be reached there: {}: check the host and the port in the URL or the endpoint, and HTTPS_PROXY"
 # Where machines in a cloud ask for credentials, as obstore's errors name it.
 _MACHINE_CREDENTIALS = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
 
@@ -79,6 +80,11 @@ def _said(error: Exception) -> str:
 def is_missing(error: Exception) -> bool:
     """Return whether a request failed because there is no such object."""
     return isinstance(error, FileNotFoundError) and _tag(str(error), "Code") not in _PASSING_CODES | {"NoSuchBucket"}
+
+
+def is_unconnected(error: Exception) -> bool:
+    """Return whether a request failed because no connection was made: no such name, or nothing listens there."""
+    return "kind: Connect," in str(error)
 
 
 def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exception | None:

@@ -33,7 +33,16 @@ from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
 from fastrecord.store.answer import Answer
 from fastrecord.store.credentials import with_credentials
-from fastrecord.store.failures import NO_STORE, ShortError, is_missing, refusal, said, status_of
+from fastrecord.store.failures import (
+    NO_STORE,
+    NOWHERE,
+    ShortError,
+    is_missing,
+    is_unconnected,
+    refusal,
+    said,
+    status_of,
+)
 from fastrecord.store.threads import Threads
 
 _T = TypeVar("_T")
@@ -55,6 +64,9 @@ _CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy
 _ATTEMPTS = 3
 # The longest pause between two attempts, in seconds.
 _LONGEST_PAUSE = 15.0
+# For how long a connection that cannot be made is tried again to a store that has never answered: perhaps there is
+# none at this address.
+_NEVER_ANSWERED_SECONDS = 4.0
 # Nothing limits how long a whole answer takes.
 _NO_LIMIT = timedelta(days=365)
 
@@ -259,11 +271,20 @@ def _where_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
     if is_forked():
         from fastrecord.store.helper import helper
 
-        return helper().call(function, *arguments)  # type: ignore[no-any-return]
+        answer: _T = helper().call(_known, arguments[0] in _answered, function, *arguments)
+        _answered.add(arguments[0])
+        return answer
     if threading.current_thread() is threading.main_thread():
         # obstore looks for no signals.
         return _beside_main(os.getpid()).submit(function, *arguments).result()
     return function(*arguments)
+
+
+def _known(has_answered: bool, function: Callable[..., _T], store: Store, *arguments: Any) -> _T:
+    """Call a function in a process that may not know whether the store has answered another one."""
+    if has_answered:
+        _answered.add(store)
+    return function(store, *arguments)
 
 
 def is_forked() -> bool:
@@ -503,10 +524,13 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
             if refused is not None or not (is_passing or status_of(err)):
                 raise refused or Code.STORE.error(f"{where}: {said(err)}") from None
             attempt, now = attempt + 1, time.monotonic()
-            end = min(end, now + seconds)
+            never = is_unconnected(err) and store not in _answered
+            end = min(end, now + (min(seconds, _NEVER_ANSWERED_SECONDS) if never else seconds))
             # Exponential back-off with full jitter, so that many clients do not return at once; the last attempt
             # is made when the time is over. Parts that are sent have been sent again by obstore, for as long.
             if now >= end or "retries, max_retries" in str(err):
+                if never:
+                    raise Code.STORE.error(f"{where}: {NOWHERE.format(said(err))}") from None
                 raise Code.STORE.error(f"{where}: the store does not answer: {said(err)}") from None
             pause = min(random.uniform(0, min(_LONGEST_PAUSE, 0.1 * 2**attempt)), end - now)
             _log.info("%s: %s: attempt %d in %.1f s", where, said(err), attempt + 1, pause)
