@@ -21,11 +21,12 @@ from fastrecord._core import example_names
 from fastrecord.errors import Code
 from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat, TFRecordSource
 from fastrecord.interchange.destination import Destination
+from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE, common_type
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, ShardedSource, Source, SourceField
 from fastrecord.schema import FieldType, Schema
 
@@ -62,7 +63,7 @@ class ArrayRecordFormat(TFRecordFormat):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
         paths: list[str] = []
-        for each in [source] if isinstance(source, str) else source:
+        for each in several(source):
             if os.path.isdir(each):
                 names = [name for name in sorted(os.listdir(each)) if _NAME.fullmatch(name)]
                 if not names:
@@ -195,7 +196,8 @@ class _Destination(TFRecordDestination):
         self._options = options
         super().__init__(path, schema, metadata)
 
-    def _begin(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         module = library("array_record.python.array_record_module", "arrayrecord", "ArrayRecord")
         self._path = path
         self._writer = module.ArrayRecordWriter(path, self._options)
@@ -210,8 +212,7 @@ class _Destination(TFRecordDestination):
     def close(self) -> None:
         """See `Destination.close`."""
         self._writer.close()
-        with open(self._path, "rb+") as file:
-            os.fsync(file.fileno())
+        sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""

@@ -23,6 +23,7 @@ from PIL import Image
 from fastrecord.errors import Code
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.infer import renamed
+from fastrecord.interchange.paths import only
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField, converted
 from fastrecord.schema import FieldType, array
 
@@ -62,10 +63,7 @@ class BetonFormat(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
         del settings
-        paths = [source] if isinstance(source, str) else list(source)
-        if len(paths) != 1:
-            raise Code.SOURCE.error(f"{', '.join(paths)}: several files of FFCV: import them one by one, with --append")
-        return _Source(paths[0])
+        return _Source(only(source, "files of FFCV"))
 
 
 @dataclass(slots=True)

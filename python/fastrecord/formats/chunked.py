@@ -26,8 +26,9 @@ import numpy as np
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, common_type, library
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
 from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.paths import several
 from fastrecord.schema import FieldType
 
 # Chunks are decompressed whole.
@@ -85,12 +86,11 @@ class N5(Format):
 def _open(
     source: str | Sequence[str], settings: Mapping[str, str], open_one: Callable[[str, str], Shard]
 ) -> ArraySource:
-    paths = [source] if isinstance(source, str) else source
+    paths = several(source)
     for path in paths:
         os.stat(path)
-    chosen = [name.strip("/ ") for name in settings.get("arrays", "").split(",") if name.strip("/ ")]
     group = settings.get("group", "").strip("/")
-    return ArraySource.of(paths, lambda path: open_one(path, group), chosen)
+    return ArraySource.of(paths, lambda path: open_one(path, group), listed(settings, "arrays"))
 
 
 def _check_chunk(path: str, name: str, chunk: Sequence[int], itemsize: int) -> None:

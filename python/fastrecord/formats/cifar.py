@@ -22,6 +22,7 @@ from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source
 from fastrecord.interchange.arrays import ArraySource, Column, Shard
 from fastrecord.interchange.files.unpickle import PickleError, plain
+from fastrecord.interchange.paths import several
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
 
@@ -66,7 +67,7 @@ class Cifar(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open a folder, an archive, or batches."""
         split = settings.get("split", "train")
-        sources = [source] if isinstance(source, str) else list(source)
+        sources = several(source)
         batches = [(files, name) for each in sources for files in [_files(each)] for name in files.batches(split)]
         if not batches:
             raise Code.SOURCE.error(f"{sources[0]}: it has no batches of CIFAR for --set split={split}")

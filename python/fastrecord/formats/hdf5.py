@@ -38,8 +38,10 @@ from fastrecord.interchange import (
     common_type,
     library,
 )
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
 from fastrecord.interchange.card import CARD
+from fastrecord.interchange.files.contents import flat_numbers, of_stored, stored_dtype
+from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import value_bytes
@@ -79,8 +81,7 @@ class Hdf5(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files."""
-        chosen = [name.strip("/ ") for name in settings.get("datasets", "").split(",") if name.strip("/ ")]
-        group = settings.get("group", "/")
+        group, chosen = settings.get("group", "/"), listed(settings, "datasets")
         return Hdf5Source.of(expand(source, self.suffixes), lambda path: _open(path, group, chosen))
 
     def refuse(self, schema: Schema) -> Refusal:
@@ -274,6 +275,8 @@ class _File:
         if inner is not None and shape == () and inner.kind in "biufc":
             if inner == np.uint8 and (kept is None or kept.name in ("image", "bytes")):
                 return kept, lambda block: [np.ascontiguousarray(each).data for each in block]
+            if kept is not None:
+                return kept, lambda block: [of_stored(each, kept) for each in block]
             return array(inner, (None,)), list
         if dtype.kind == "V" and not dtype.names and shape == ():
             return None, lambda block: [each.tobytes() for each in block]
@@ -420,9 +423,10 @@ class Hdf5Destination(Destination):
         self._h5py = library("h5py", "hdf5", _WHAT)
         self._schema = schema
         self._card = Card(schema, dict(metadata)).to_json()
-        self._open(path)
+        self.begin(path)
 
-    def _open(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._path = path
         self._written = 0
         self._file = self._h5py.File(path, "x")
@@ -443,8 +447,8 @@ class Hdf5Destination(Destination):
         if kind.name in ("image", "bytes"):
             return self._empty(name, self._h5py.vlen_dtype(np.uint8))
         if kind.nbytes is None:
-            return self._empty(name, self._h5py.vlen_dtype(_dtype(kind.item or kind)))
-        return self._empty(name, _dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
+            return self._empty(name, self._h5py.vlen_dtype(stored_dtype(kind.item or kind)))
+        return self._empty(name, stored_dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
 
     def _empty(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
         size = max(dtype.itemsize * math.prod(shape), 1)
@@ -488,7 +492,7 @@ class Hdf5Destination(Destination):
 
     def _put(self, dataset: Any, kind: FieldType, values: Sequence[Any], start: int, count: int) -> None:
         if kind.nbytes is not None:
-            dataset[start : start + count] = np.asarray(values, _dtype(kind))
+            dataset[start : start + count] = np.asarray(values, stored_dtype(kind))
         elif kind.name == "json":
             dataset[start : start + count] = [json.dumps(value, allow_nan=False) for value in values]
         elif kind.name == "string":
@@ -496,13 +500,9 @@ class Hdf5Destination(Destination):
         else:
             # An assignment would stack values of the same length, and copy all of them twice.
             block = np.empty(count, dataset.dtype)
-            dtype = np.dtype(np.uint8) if kind.name in ("image", "bytes") else _dtype(kind.item or kind)
+            numbers = kind.name not in ("image", "bytes")
             for at, value in enumerate(values):
-                block[at] = (
-                    np.frombuffer(value, np.uint8)
-                    if kind.name in ("image", "bytes")
-                    else np.ascontiguousarray(value, dtype).reshape(-1)
-                )
+                block[at] = flat_numbers(value, kind) if numbers else np.frombuffer(value, np.uint8)
             space = dataset.id.get_space()
             space.select_hyperslab((start,), (count,))
             dataset.id.write(self._h5py.h5s.create_simple((count,)), space, block)
@@ -510,24 +510,11 @@ class Hdf5Destination(Destination):
     def close(self) -> None:
         """Close the file and sync it."""
         self._file.close()
-        file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        sync(self._path)
 
     def abort(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def next_shard(self, path: str) -> None:
-        """Finish this file, and begin another one."""
-        self.close()
-        self._open(path)
-
-
-def _dtype(kind: FieldType) -> np.dtype[Any]:
-    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype)
 
 
 FORMATS = [Hdf5()]

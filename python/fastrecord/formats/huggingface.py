@@ -19,6 +19,7 @@ import numpy as np
 from fastrecord.errors import Code
 from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, open_files
 from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.paths import only
 from fastrecord.interchange.source import Source
 
 _STATE = "state.json"
@@ -54,10 +55,9 @@ class HuggingFaceFormat(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
-        folders = [source] if isinstance(source, str) else list(source)
-        if len(folders) != 1 or not os.path.isdir(folders[0]):
-            raise Code.SOURCE.error(f"{', '.join(folders)}: not one folder of a data set: name the folder itself")
-        folder, split = folders[0], settings.get("split")
+        folder, split = only(source, "data sets"), settings.get("split")
+        if not os.path.isdir(folder):
+            raise Code.SOURCE.error(f"{folder}: not the folder of a data set: name the folder itself")
         structs = settings.get("structs") != "json"
         if os.path.exists(os.path.join(folder, _DICT)):
             splits = (_json(folder, _DICT) or {}).get("splits")

@@ -21,7 +21,7 @@ from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Source
 from fastrecord.interchange.arrays import ArraySource, Column, Shard, number_type
 from fastrecord.interchange.files.blocks import Blocks
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import DamageError, EndError
 from fastrecord.schema import FieldType
 
@@ -60,8 +60,7 @@ class Idx(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:  # noqa: ARG002
         """Open files; the images or labels that belong to one come with it."""
-        sources = [source] if isinstance(source, str) else source
-        paths = [path for each in sources for path in ([_only_set(each)] if os.path.isdir(each) else expand(each))]
+        paths = expand([_only_set(each) if os.path.isdir(each) else each for each in several(source)])
         pairs = list(dict.fromkeys(tuple(sorted([path, *_partners(path)])) for path in paths))
         return ArraySource.of(pairs, _shard)
 

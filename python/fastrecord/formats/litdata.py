@@ -36,6 +36,7 @@ from fastrecord.interchange.files.chunks import (
 from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.infer import renamed
+from fastrecord.interchange.paths import only
 from fastrecord.interchange.source import Source
 from fastrecord.schema import FieldType, list_
 
@@ -67,10 +68,8 @@ class LitDataFormat(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
         del settings
-        folders = [source] if isinstance(source, str) else list(source)
-        if len(folders) != 1:
-            raise Code.SOURCE.error(f"{', '.join(folders)}: several folders of LitData: import them one by one")
-        folder = folders[0] if os.path.isdir(folders[0]) else os.path.dirname(folders[0]) or "."
+        folder = only(source, "folders of LitData")
+        folder = folder if os.path.isdir(folder) else os.path.dirname(folder) or "."
         path = os.path.join(folder, _INDEX)
         try:
             with open(path, encoding="utf-8") as file:

@@ -21,7 +21,6 @@ A file is read by `interchange.files.lmdb_pages` and written by the package lmdb
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
@@ -54,14 +53,16 @@ from fastrecord.interchange import (
 )
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.chunks import items
+from fastrecord.interchange.files.contents import flat_numbers, from_bytes, of_stored, stored_dtype, to_bytes
 from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Entry, Pages, PagesError, Span, Tree
 from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.infer import first_few
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, converted
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"
+_PAYLOADS = ("image", "bytes", "string", "json")
 _KEYS, _LENGTH = b"__keys__", b"__len__"
 _SPECIAL = (CARD.encode(), _KEYS, _LENGTH)
 _DATA = "data.mdb"
@@ -138,7 +139,7 @@ class Lmdb(Format):
 def _files(source: str | Sequence[str]) -> list[str]:
     """Return the files of one or several environments."""
     files = []
-    for each in [source] if isinstance(source, str) else source:
+    for each in several(source):
         whole = os.path.join(each, _DATA)
         found = [whole] if os.path.isfile(whole) else expand(each, () if not os.path.isdir(each) else Lmdb.suffixes)
         files += [os.path.join(path, _DATA) if os.path.isdir(path) else path for path in found]
@@ -698,9 +699,10 @@ class LmdbDestination(Destination):
         more = {"values": layout, "names": self._names}
         self._card = Card(schema, dict(metadata), more).to_json().encode()
         self._packer = _Packer(schema) if layout == "fastrecord" else None
-        self._open(path)
+        self.begin(path)
 
-    def _open(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._written = 0
         self._room = _FIRST_ROOM
         # Nobody else has the file yet, so it needs no locks and, before the end, no syncs.
@@ -744,11 +746,6 @@ class LmdbDestination(Destination):
     def abort(self) -> None:
         """Close the file."""
         self._env.close()
-
-    def next_shard(self, path: str) -> None:
-        """Finish this file, and begin another one."""
-        self.close()
-        self._open(path)
 
     def _entries(self, start: int, columns: Mapping[str, Sequence[Any]]) -> tuple[Sequence[bytes], Sequence[Any]]:
         count = len(next(iter(columns.values())))
@@ -833,24 +830,18 @@ class _Packer:
 
 def _fixed_type(schema: Schema) -> np.dtype[Any]:
     """Return the fields of fixed size as one type without gaps."""
-    return np.dtype([(name, _dtype(kind), kind.shape) for name, kind in schema.items() if kind.nbytes is not None])
-
-
-def _dtype(kind: FieldType) -> np.dtype[Any]:
-    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype).newbyteorder("<")
+    fixed = [(name, kind) for name, kind in schema.items() if kind.nbytes is not None]
+    return np.dtype([(name, stored_dtype(kind), kind.shape) for name, kind in fixed])
 
 
 def _packed(value: Any, kind: FieldType) -> bytes | memoryview:
-    if kind.name in ("image", "bytes"):
-        return memoryview(value).cast("B") if isinstance(value, memoryview) else bytes(value)
-    if kind.name == "string":
-        return str(value).encode()
-    if kind.name == "json":
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    if kind.name in _PAYLOADS:
+        return to_bytes(value, kind)
     if kind.item is not None:
-        payloads = [_packed(item, kind.item) for item in value]
+        bits = kind.item.name == "bfloat16" and len(value) > 0
+        payloads = [_packed(item, kind.item) for item in (flat_numbers(value, kind) if bits else value)]
         return b"".join((struct.pack(f"<{1 + len(payloads)}I", len(payloads), *map(len, payloads)), *payloads))
-    values = np.ascontiguousarray(value, _dtype(kind))
+    values = np.ascontiguousarray(value, stored_dtype(kind))
     return (b"" if kind.nbytes is not None else struct.pack(f"<{values.ndim}Q", *values.shape)) + values.tobytes()
 
 
@@ -860,19 +851,16 @@ def _unpacked(data: memoryview, kind: FieldType) -> Any:
     Raises:
         ValueError: the data are damaged.
     """
-    if kind.name in ("image", "bytes"):
-        return data
-    if kind.name == "string":
-        return str(data, "utf-8")
-    if kind.name == "json":
-        return json.loads(bytes(data))
+    if kind.name in _PAYLOADS:
+        return from_bytes(kind)(data)
     if kind.item is not None:
-        return [_unpacked(item, kind.item) for item in items(data)]
+        found = [_unpacked(item, kind.item) for item in items(data)]
+        return of_stored(np.array(found, np.uint16), kind) if kind.item.name == "bfloat16" else found
     shape: tuple[int, ...] = tuple(dim or 0 for dim in kind.shape or ())
     if kind.nbytes is None:
         shape = tuple(np.frombuffer(data, "<u8", len(shape)).tolist())
         data = data[8 * len(shape) :]
-    dtype = _dtype(kind)
+    dtype = stored_dtype(kind)
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes")
     values = np.frombuffer(data, dtype).reshape(shape)

@@ -32,9 +32,11 @@ from fastrecord.interchange.files.chunks import (
     picture,
     text,
 )
+from fastrecord.interchange.files.contents import to_bytes
+from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import inside, is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
@@ -74,8 +76,7 @@ class MdsFormat(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
         del settings
-        paths = [source] if isinstance(source, str) else list(source)
-        paths = [each for path in paths for each in ([path] if is_folder(path) else expand(path))]
+        paths = [each for path in several(source) for each in ([path] if is_folder(path) else expand(path))]
         return _open([path if is_folder(path) else os.path.dirname(path) or "." for path in paths])
 
     def refuse(self, schema: Schema) -> Refusal:
@@ -321,9 +322,7 @@ class _Destination(Destination):
             file.flush()
             os.fsync(file.fileno())
         with suppress(OSError):  # some file systems cannot sync a folder
-            folder = os.open(self._path, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
+            sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""
@@ -345,13 +344,11 @@ class _Destination(Destination):
 
 def _encoded(values: Sequence[Any], kind: FieldType) -> list[Any]:
     """Return the bytes of values of a field."""
-    if kind.name in ("image", "bytes"):
-        return list(values)
-    if kind.name == "string":
-        return [value.encode() for value in values]
+    if kind.name in ("image", "bytes", "string", "json"):
+        return [to_bytes(value, kind) for value in values]
     if kind.item is not None and kind.item.name == "array":
         return [_stacked(value, kind.item) for value in values]
-    if kind.name in ("json", "list"):
+    if kind.name == "list":
         return [json.dumps(value, ensure_ascii=False).encode() for value in values]
     if kind.shape is not None and None in kind.shape:
         return [_with_shape(np.ascontiguousarray(value)) for value in values]

@@ -12,7 +12,6 @@ they begin, and NAME.shapes the shapes of arrays of several dimensions. What the
 from __future__ import annotations
 
 import ast
-import json
 import math
 import os
 import shutil
@@ -28,8 +27,9 @@ import numpy as np
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Card, Destination, Format, Found, Refusal, Setting, Source
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
 from fastrecord.interchange.card import CARD
+from fastrecord.interchange.files.contents import flat_numbers, from_bytes, of_stored, stored_dtype, to_bytes
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, Schema
@@ -68,7 +68,7 @@ class Numpy(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files, or a folder of .npy files."""
-        chosen = [name.strip() for name in settings.get("arrays", "").split(",") if name.strip()]
+        chosen = listed(settings, "arrays")
         if isinstance(source, str) and os.path.isdir(source) and Found.at(source).names:
             names = [name for name in sorted(os.listdir(source)) if name.endswith(".npy")]
             if names:
@@ -313,6 +313,7 @@ def _own_column(path: str, name: str, kind: FieldType, arrays: Mapping[str, _Arr
         return Column(kind, origin, values.shape[0], kind.nbytes, values.rows)
     offsets, shapes = arrays[name + _OFFSETS], arrays.get(name + _SHAPES)
     count = offsets.shape[0] - 1
+    make = from_bytes(kind)
     mean = values.shape[0] * values.dtype.itemsize // max(count, 1)
 
     def read(start: int, end: int) -> list[Any]:
@@ -324,11 +325,8 @@ def _own_column(path: str, name: str, kind: FieldType, arrays: Mapping[str, _Arr
         if shapes is not None:
             dims = shapes.rows(start, end).tolist()
             return [part.reshape(shape) for part, shape in zip(parts, dims, strict=True)]
-        if kind.name in ("image", "bytes"):
-            return [part.data for part in parts]
-        if kind.name == "string":
-            return [part.tobytes().decode() for part in parts]
-        return [json.loads(part.tobytes()) for part in parts] if kind.name == "json" else parts
+        numbers = kind.dtype is not None or kind.item is not None
+        return [of_stored(part, kind) if numbers else make(part.data) for part in parts]
 
     return Column(kind, origin, count, max(mean, 1), read)
 
@@ -380,9 +378,10 @@ class NumpyDestination(Destination):
                 f"{os.path.basename(path)}: an .npy file holds one field of numbers or of arrays of one shape: write "
                 "an .npz file, a folder, or --drop the other fields"
             )
-        self._open(path)
+        self.begin(path)
 
-    def _open(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._path = path
         self._single = path.endswith(".npy")
         # The arrays of an archive follow each other, so they grow beside it first.
@@ -392,10 +391,10 @@ class NumpyDestination(Destination):
         self._files: dict[str, _Growing] = {}
         for name, kind in self._schema.items():
             if kind.nbytes is not None:
-                self._create(name, _dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
+                self._create(name, stored_dtype(kind), tuple(dim or 0 for dim in kind.shape or ()))
                 continue
             numbers = kind.item is not None or kind.name == "array"
-            self._create(name, _dtype(kind.item or kind) if numbers else np.dtype(np.uint8), ())
+            self._create(name, stored_dtype(kind.item or kind) if numbers else np.dtype(np.uint8), ())
             self._create(name + _OFFSETS, np.dtype("<i8"), ())
             self._files[name + _OFFSETS].append([0])
             if len(kind.shape or ()) > 1:
@@ -414,14 +413,10 @@ class NumpyDestination(Destination):
                 continue
             ends = []
             for value in values:
-                if kind.name == "string":
-                    file.append_bytes(value.encode())
-                elif kind.name == "json":
-                    file.append_bytes(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-                elif kind.name in ("image", "bytes"):
-                    file.append_bytes(value)
+                if kind.item is not None or kind.name == "array":
+                    file.append(flat_numbers(value, kind))
                 else:
-                    file.append(np.asarray(value).reshape(-1))
+                    file.append_bytes(to_bytes(value, kind))
                 ends.append(file.count)
             self._files[name + _OFFSETS].append(ends)
             if name + _SHAPES in self._files:
@@ -450,15 +445,6 @@ class NumpyDestination(Destination):
             file.abort()
         if self._folder != self._path:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def next_shard(self, path: str) -> None:
-        """Finish this file, and begin another one."""
-        self.close()
-        self._open(path)
-
-
-def _dtype(kind: FieldType) -> np.dtype[Any]:
-    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype).newbyteorder("<")
 
 
 FORMATS = [Numpy()]

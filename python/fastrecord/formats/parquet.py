@@ -8,7 +8,6 @@ may describe images and names of classes as Hugging Face's datasets does.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,6 +16,7 @@ from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, arrow, is_stream, open_files
+from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.to_arrow import CannotHoldError, arrow_array, arrow_type
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
@@ -95,9 +95,10 @@ class _Destination(Destination):
             "use_dictionary": [leaf for name in leaves for leaf in leaves[name] if schema[name].name == "string"],
             "write_statistics": [leaf for name in leaves for leaf in leaves[name] if schema[name].shape == ()],
         }
-        self._begin(path)
+        self.begin(path)
 
-    def _begin(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._path = path
         self._batches: list[Any] = []
         self._rows = self._bytes = 0
@@ -123,8 +124,7 @@ class _Destination(Destination):
         """See `Destination.close`."""
         self._flush(last=True)
         self._writer.close()
-        with open(self._path, "rb+") as file:
-            os.fsync(file.fileno())
+        sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""
@@ -132,11 +132,6 @@ class _Destination(Destination):
         with suppress(OSError, ValueError):
             if self._writer is not None:
                 self._writer.close()
-
-    def next_shard(self, path: str) -> None:
-        """See `Destination.next_shard`."""
-        self.close()
-        self._begin(path)
 
     def _flush(self, *, last: bool = False) -> None:
         if self._writer is None and (self._batches or last):

@@ -243,7 +243,7 @@ class RecordIODestination(Destination):
     def __init__(self, path: str, schema: Schema) -> None:
         self._schema = schema
         self._payload = _payload(schema) or ""
-        self._begin(path)
+        self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append records with the header of `mx.recordio.pack`."""
@@ -257,11 +257,6 @@ class RecordIODestination(Destination):
             self._record(number, _HEADER.pack(flag, label, identity, id2) + numbers, data)
         self._out.flush()
 
-    def next_shard(self, path: str) -> None:
-        """Finish this file and begin another one."""
-        self.close()
-        self._begin(path)
-
     def close(self) -> None:
         """Sync and close the file and its index."""
         self._out.close()
@@ -272,7 +267,8 @@ class RecordIODestination(Destination):
         self._out.abort()
         self._index.abort()
 
-    def _begin(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._out = Output(path)
         self._index = Output(f"{os.path.splitext(path)[0]}.idx")
 

@@ -13,7 +13,6 @@ have another feature, `NAME/shape`. The first record of each file has one more f
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
@@ -45,11 +44,11 @@ from fastrecord.interchange import (
 )
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.blocks import Blocks
-from fastrecord.interchange.files.contents import as_bits, as_floats
+from fastrecord.interchange.files.contents import as_bits, as_floats, from_bytes, to_bytes
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.infer import SAMPLE, first_few, renamed
-from fastrecord.interchange.paths import expand
+from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, DamageError
 from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
@@ -96,9 +95,8 @@ class TFRecordFormat(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files, in order."""
-        sources = [source] if isinstance(source, str) else source
         paths = []
-        for each in sources:
+        for each in several(source):
             shards = _SHARD.fullmatch(min(names_in(each), default="")) if is_folder(each) else None
             paths += expand(each, ()) if shards else expand(each, _SUFFIXES)
         return TFRecordSource(paths, settings)
@@ -454,11 +452,7 @@ def _parser(feature: _Feature) -> Callable[[memoryview], Any]:
     kind = feature.type.item or feature.type
     if feature.raw:
         return _raw_parser(feature.type)
-    if kind.name == "string":
-        return lambda data: str(data, "utf-8")
-    if kind.name == "json":
-        return lambda data: json.loads(bytes(data))
-    return lambda data: data
+    return from_bytes(kind)
 
 
 def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
@@ -481,7 +475,7 @@ class TFRecordDestination(Destination):
         self._features = [_Feature.of(name, kind) for name, kind in schema.items()]
         self._first = True
         self._card = _entry(CARD, delimited(_BYTES, delimited(1, Card(schema, metadata).to_json().encode())))
-        self._begin(path)
+        self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:  # noqa: ARG002
         """Append records as Example messages."""
@@ -494,11 +488,6 @@ class TFRecordDestination(Destination):
             self._record(pieces)
         self._flush()
 
-    def next_shard(self, path: str) -> None:
-        """Finish this file and begin another one."""
-        self.close()
-        self._begin(path)
-
     def close(self) -> None:
         """Sync and close the file."""
         self._out.close()
@@ -507,7 +496,8 @@ class TFRecordDestination(Destination):
         """Close the file as it is."""
         self._out.abort()
 
-    def _begin(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._out = Output(path)
         self._first = True
 
@@ -578,7 +568,7 @@ def _lists(feature: _Feature, values: Sequence[Any]) -> Iterator[Sequence[bytes 
             yield head(1, len(data)), data
     elif feature.kind == _BYTES:
         for value in values:
-            items = [_bytes_of(kind, item) for item in (value if several else (value,))]
+            items = [to_bytes(item, kind) for item in (value if several else (value,))]
             yield [piece for item in items for piece in (head(1, len(item)), item)]
     elif feature.kind == _FLOATS:
         for value in values:
@@ -591,12 +581,6 @@ def _lists(feature: _Feature, values: Sequence[Any]) -> Iterator[Sequence[bytes 
     else:
         for value in np.asarray(values, np.int64).tolist():
             yield (_packed_ints((value,)),)
-
-
-def _bytes_of(kind: FieldType, value: Any) -> bytes | memoryview:
-    if kind.name == "string":
-        return str(value).encode()
-    return json.dumps(value, ensure_ascii=False).encode() if kind.name == "json" else value
 
 
 @lru_cache(4096)

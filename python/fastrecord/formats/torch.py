@@ -18,7 +18,7 @@ from typing import Any
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, library, usual_type
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, not_held
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
@@ -52,8 +52,7 @@ class Torch(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files."""
-        chosen = [name.strip() for name in settings.get("arrays", "").split(",") if name.strip()]
-        return ArraySource.of(expand(source, self.suffixes), _open, chosen)
+        return ArraySource.of(expand(source, self.suffixes), _open, listed(settings, "arrays"))
 
 
 def _is_safetensors(path: str, head: bytes) -> bool:

@@ -52,6 +52,7 @@ from fastrecord.interchange.files.contents import (
     as_floats,
     content,
     ending,
+    from_bytes,
     npy_array,
     npy_bytes,
 )
@@ -342,7 +343,7 @@ class TarDestination(Destination):
         extensions = _extensions({name: kind for name, kind in schema.items() if name != "key" or not self._keyed})
         self._card = Card(schema, metadata, {"key": self._keyed, "extensions": extensions}).to_json().encode()
         self._fields = [(name, schema[name], extension) for name, extension in extensions.items()]
-        self._begin(path)
+        self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append records as samples."""
@@ -360,11 +361,6 @@ class TarDestination(Destination):
                 self._member(f"{key}.{extension}", data)
         self._out.flush()
 
-    def next_shard(self, path: str) -> None:
-        """Finish this archive and begin another one."""
-        self.close()
-        self._begin(path)
-
     def close(self) -> None:
         """Write the end of the archive: zeros up to a whole record of 20 blocks."""
         self._out.write(bytes(2 * BLOCK + -(self._out.size + 2 * BLOCK) % (20 * BLOCK)))
@@ -374,7 +370,8 @@ class TarDestination(Destination):
         """Close the archive as it is."""
         self._out.abort()
 
-    def _begin(self, path: str) -> None:
+    def begin(self, path: str) -> None:
+        """Begin a file."""
         self._out = Output(path)
         self._last = None
         self._member(_CARD_NAME, self._card)
@@ -447,8 +444,8 @@ def _parse_function(kind: FieldType) -> Callable[[memoryview], Any] | None:
     """Return what makes a value of the content of a member; None: the content is the value."""
     if kind.name in ("image", "bytes"):
         return None
-    if kind.name == "string":
-        return lambda data: str(data, "utf-8")
+    if kind.name in ("string", "json"):
+        return from_bytes(kind)
     if kind.name == "array":
         return npy_array if kind.dtype != "bfloat16" else lambda data: as_bits(npy_array(data))
     if kind.name.startswith("complex"):

@@ -196,6 +196,11 @@ def _divided(rows: Rows) -> Iterator[Rows]:
         yield Rows(rows.start + at, min(ROWS, rows.count - at), columns)
 
 
+def listed(settings: Mapping[str, str], name: str) -> list[str]:
+    """Return the names in a setting, with commas between them."""
+    return [each.strip("/ ") for each in settings.get(name, "").split(",") if each.strip("/ ")]
+
+
 def number_type(dtype: Any, shape: Sequence[int]) -> FieldType | None:
     """Return the type of rows of numbers; None if a field cannot hold them."""
     dtype = np.dtype(dtype)

@@ -58,10 +58,11 @@ class Destination(ABC):
     def abort(self) -> None:  # noqa: B027 - by default there is nothing to release
         """Release files and memory; the caller removes what was written."""
 
-    def next_shard(self, path: str) -> None:
-        """Finish this file and begin another one at `path`.
-
-        Called between two records for formats that hold several files only as a folder of them.
-        Formats with shards of their own never see this call.
-        """
+    def begin(self, path: str) -> None:
+        """Begin a file. A format that holds no folders of several files has no such method."""
         raise NotImplementedError
+
+    def next_shard(self, path: str) -> None:
+        """Finish this file and begin another one; called between two records."""
+        self.close()
+        self.begin(path)

@@ -17,6 +17,23 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
+def several(source: str | Sequence[str]) -> list[str]:
+    """Return the paths and patterns that a source is."""
+    return [source] if isinstance(source, str) else list(source)
+
+
+def only(source: str | Sequence[str], what: str) -> str:
+    """Return the path that a source is.
+
+    Raises:
+        FastRecordError: there are several.
+    """
+    paths = several(source)
+    if len(paths) != 1:
+        raise Code.SOURCE.error(f"{', '.join(paths)}: several {what}: import them one by one, with --append")
+    return paths[0]
+
+
 def expand(source: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[str]:
     """Return the files that a source names, in order.
 
@@ -30,9 +47,7 @@ def expand(source: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[st
         FileNotFoundError: a file does not exist.
         FastRecordError: a folder or pattern names no file.
     """
-    if not isinstance(source, str):
-        return [path for each in source for path in expand(each, suffixes)]
-    return [path for each in _braces(source) for path in _expand(each, suffixes)]
+    return [path for each in several(source) for one in _braces(each) for path in _expand(one, suffixes)]
 
 
 def _expand(path: str, suffixes: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,34 @@ def bad(source: Source) -> dict[int, str]:
     """Return the numbers of the bad records, and why they are bad."""
     names = [field.name for field in source.fields]
     return {number: why for rows in source.read(0, names) for number, why in rows.bad.items()}
+
+
+def damaged(
+    chosen: Format, source: str | Path, file: Path, places: Callable[[int], Sequence[int]], count: int, **settings: str
+) -> tuple[int, int]:
+    """Change three bytes of a file again and again; return how many records were bad, and how often an error came.
+
+    Args:
+        chosen: The format.
+        source: The source, of which the file is a part; errors name the file.
+        file: The file.
+        places: Number of the change -> where bytes may change.
+        count: How often.
+        settings: Settings of the format.
+    """
+    whole, rng, found, errors = file.read_bytes(), np.random.default_rng(5), 0, 0
+    for number in range(count):
+        changed = bytearray(whole)
+        for at in rng.choice(places(number), 3):
+            changed[at] = rng.integers(0, 256)
+        file.write_bytes(changed)
+        try:
+            with open_source(chosen, source, **settings) as opened:
+                found += len(bad(opened))
+        except (fr.FastRecordError, MemoryError) as err:
+            assert isinstance(err, MemoryError) or str(file) in str(err)  # noqa: PT017 - most changes are no error
+            errors += 1
+    return found, errors
 
 
 def types(source: Source) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tokenize
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -42,13 +43,29 @@ def content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
             it.
         kind: The field's type.
     """
-    if kind.name == "string":
-        return value.encode(), ".txt"
-    if kind.name == "json":
-        return json.dumps(value, ensure_ascii=False).encode(), ".json"
     if kind.name == "array":
         return npy_bytes(as_floats(value) if kind.dtype == "bfloat16" else value), ".npy"
-    return value, ending(bytes(value[:16]))
+    data = to_bytes(value, kind)
+    return data, {"string": ".txt", "json": ".json"}.get(kind.name) or ending(bytes(data[:16]))
+
+
+def to_bytes(value: Any, kind: FieldType) -> bytes | memoryview:
+    """Return a value of type image, bytes, string or json as bytes."""
+    if kind.name == "string":
+        return str(value).encode()
+    return json.dumps(value, ensure_ascii=False).encode() if kind.name == "json" else value
+
+
+def from_bytes(kind: FieldType) -> Callable[[memoryview], Any]:
+    """Return what makes a value of the bytes of `to_bytes`; it raises `ValueError`."""
+    if kind.name == "string":
+        return lambda data: str(data, "utf-8")
+    return (lambda data: json.loads(bytes(data))) if kind.name == "json" else lambda data: data
+
+
+def stored_dtype(kind: FieldType) -> np.dtype[Any]:
+    """Return the dtype of a field's numbers, little-endian; numpy has bfloat16 as uint16."""
+    return np.dtype("uint16" if kind.dtype == "bfloat16" else kind.dtype).newbyteorder("<")
 
 
 def ending(head: bytes) -> str:
@@ -68,6 +85,18 @@ def as_floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 def as_bits(floats: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return the upper halves of float32: the bits of bfloat16, without rounding."""
     return (np.ascontiguousarray(floats, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def flat_numbers(value: Any, kind: FieldType) -> NDArray[Any]:
+    """Return the numbers of an array or a list of numbers as they are stored. Lists have bfloat16 as floats."""
+    if kind.item is not None and kind.item.dtype == "bfloat16":
+        value = as_bits(value)
+    return np.ascontiguousarray(value, stored_dtype(kind.item or kind)).reshape(-1)
+
+
+def of_stored(numbers: NDArray[Any], kind: FieldType) -> Any:
+    """Return an array or a list of the numbers that `flat_numbers` has returned."""
+    return as_floats(numbers).tolist() if kind.item is not None and kind.item.dtype == "bfloat16" else numbers
 
 
 def npy_bytes(array: NDArray[Any]) -> memoryview:

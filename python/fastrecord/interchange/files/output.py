@@ -16,6 +16,15 @@ _PIECES = 512
 _BYTES = 4 << 20
 
 
+def sync(path: str) -> None:
+    """Sync a file or a folder to the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 class Output:
     """A new file. Pieces gather, and one system call writes many of them without a copy.
 
