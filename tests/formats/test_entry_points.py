@@ -67,6 +67,25 @@ def test_its_source_reads_from_any_position_and_names_bad_records(tmp_path: Path
     assert found == [row for number, row in enumerate(rows(path)) if number in run.numbers]
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "extra", "head"),
+    [
+        ("hdf5", "h5py", "hdf5", b""),
+        ("parquet", "pyarrow", "parquet", b"PAR1"),
+        ("arrayrecord", "array_record.python.array_record_module", "arrayrecord", b""),
+        ("torch", "safetensors", "safetensors", b"\2" + bytes(7) + b"{}"),
+        ("zarr", "zarr", "zarr", b""),
+    ],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str, head: bytes
+) -> None:
+    (tmp_path / "source").write_bytes(head)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(fr.FastRecordError, match=rf"needs the package \w+: .*pip install 'fastrecord\[{extra}\]'"):
+        registry.load(name).open(str(tmp_path / "source"), {})
+
+
 def test_a_package_that_is_broken_is_named(tmp_path: Path, jsonlines: Path) -> None:
     entry(jsonlines, "crash", "crash_module:FORMAT", "import no_such_module")
     entry(jsonlines, "other", "json:dumps")

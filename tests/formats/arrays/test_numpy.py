@@ -185,6 +185,9 @@ def test_objects_and_odd_types_are_refused(tmp_path: Path) -> None:
     refused(r"x.npz: x.npy: it holds Python objects", path="x.npz")
     np.save(tmp_path / "x.npy", np.array(["2020-01-01"], "M8[s]"))
     refused(r"values of type datetime64\[s\], which a field cannot hold")
+    np.savez(tmp_path / "t.npz", t=np.array(["2020-01-01"], "M8[s]"), x=np.arange(3))
+    with opened(tmp_path / "t.npz", arrays="x") as source:
+        assert take(source)["x"] == [0, 1, 2]
     np.save(tmp_path / "x.npy", np.zeros(3, np.longdouble))
     refused("values of type float128")
     np.save(tmp_path / "x.npy", np.float32(1))
@@ -220,55 +223,24 @@ def test_text_that_is_not_utf8_makes_a_record_bad(tmp_path: Path) -> None:
         assert [v for rows in source.read(0, ["name", "x"]) for v in rows.columns["name"]] == ["a", "c"]
 
 
-FIELDS = {
-    "image": fr.image(), "label": fr.int64(), "key": fr.string(), "raw": fr.bytes_(), "more": fr.json(),
-    "flag": fr.bool_(), "half": fr.float16(), "brain": fr.bfloat16(), "c": fr.complex64(), "u": fr.uint64(),
-    "fixed": fr.array("float32", (2, 3)), "open": fr.array("int16", (None, 2)), "line": fr.array("float64", (None,)),
-    "point": fr.array("uint8", ()), "none": fr.array("uint8", (0, 2)), "numbers": fr.list_(fr.int32()),
-    "flags": fr.list_(fr.bool_()), "open3": fr.array("bfloat16", (None, None, 1)),
-}  # fmt: skip
-
-
-def columns_of(count: int) -> dict[str, Any]:
-    return {
-        "image": [picture(n) for n in range(count)],
-        "label": np.arange(count) - 3,
-        "key": [f"schlüssel {n}" * (n % 3) for n in range(count)],
-        "raw": [b"\x00" * n for n in range(count)],
-        "more": [{"a": [n, None, "ä"]} for n in range(count)],
-        "flag": [n % 2 == 0 for n in range(count)],
-        "half": np.linspace(0, 1, count).astype(np.float16),
-        "brain": [0.5 * n for n in range(count)],
-        "c": (np.arange(count) * (1 + 2j)).astype(np.complex64),
-        "u": [2**64 - 1 - n for n in range(count)],
-        "fixed": RNG.random((count, 2, 3), np.float32),
-        "open": [np.full((n, 2), n, np.int16) for n in range(count)],
-        "line": [np.arange(n) / 2 for n in range(count)],
-        "point": np.arange(count, dtype=np.uint8),
-        "none": np.zeros((count, 0, 2), np.uint8),
-        "numbers": [list(range(n)) for n in range(count)],
-        "flags": [[True, False][: n % 3] for n in range(count)],
-        "open3": [np.full((n % 3, n, 1), n, np.uint16) for n in range(count)],
-    }
-
-
 @pytest.mark.parametrize("name", ["out.npz", "out"])
-def test_all_types_go_out_and_come_back(tmp_path: Path, name: str) -> None:
-    columns = columns_of(COUNT)
-    reader = write_file(tmp_path / "a.frec", FIELDS, columns, note={"x": 1}, classes=["a", "b"])
-    assert NUMPY.refuse(reader.schema) == {}
+def test_numpy_reads_an_export(tmp_path: Path, name: str) -> None:
+    fields = {"image": fr.image(), "flag": fr.bool_(), "open": fr.array("int16", (None, 2)), "key": fr.string()}
+    columns: dict[str, Any] = {
+        "image": [picture(n) for n in range(COUNT)],
+        "flag": [n % 2 == 0 for n in range(COUNT)],
+        "open": [np.full((n, 2), n, np.int16) for n in range(COUNT)],
+        "key": [f"schlüssel {n}" * (n % 3) for n in range(COUNT)],
+    }
+    reader = write_file(tmp_path / "a.frec", fields, columns)
     path = tmp_path / name
     export(reader, NUMPY, path, batch=7)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.frec", name]
-    assert registry.recognise(str(path))[0] is NUMPY
     with opened(path) as source:
         assert_round_trip(reader, source, tmp_path / "b.frec")
         assert take(source, 33, ["key"])["key"] == columns["key"][33:]
-    folder = path.is_dir()
-    loaded = {each.stem: np.load(each) for each in path.iterdir()} if folder else dict(np.load(path))
-    assert np.array_equal(loaded["fixed"], columns["fixed"])
-    assert loaded["label"].tolist() == columns["label"].tolist()
-    assert loaded["flag"].dtype == bool
+    loaded = {each.stem: np.load(each) for each in path.iterdir()} if path.is_dir() else dict(np.load(path))
+    assert loaded["flag"].tolist() == columns["flag"]
     places = loaded["image.offsets"]
     assert [loaded["image"][a:b].tobytes() for a, b in pairwise(places)] == columns["image"]
     assert loaded["open.shapes"].tolist() == [[n, 2] for n in range(COUNT)]
@@ -300,14 +272,6 @@ def test_what_numpy_cannot_hold_is_refused(tmp_path: Path) -> None:
     for fields in ({"x": fr.int64(), "y": fr.int64()}, {"x": fr.image()}):
         with pytest.raises(fr.FastRecordError, match=r"an .npy file holds one field of numbers .*\[FR757\]"):
             NUMPY.create(str(tmp_path / "a.npy"), fr.Schema(fields), {}, {})
-
-
-def test_an_abort_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
-    destination = NUMPY.create(str(tmp_path / "a.npz"), fr.Schema({"x": fr.int64()}), {}, {})
-    values: Any = np.arange(5)
-    destination.write(0, {"x": values})
-    destination.abort()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_or_damaged_arrays_of_ours_are_errors(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -150,13 +149,6 @@ def test_files_cut_short_are_errors(tmp_path: Path, kind: str) -> None:
         path.write_bytes(whole[:end])
         with pytest.raises(fr.FastRecordError, match=r"/a: .*\[FR75[26]\]"):
             opened(path)
-
-
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_file(TENSORS, tmp_path / "a.safetensors")
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(fr.FastRecordError, match=r"needs the package safetensors: .*fastrecord\[safetensors\]"):
-        opened(tmp_path / "a.safetensors")
 
 
 def test_other_files_are_not_recognised(tmp_path: Path) -> None:

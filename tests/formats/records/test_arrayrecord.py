@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,15 +102,6 @@ def test_an_export_comes_back_the_same(tmp_path: Path, settings: dict[str, str])
         assert message.startswith(b"\x0a")
 
 
-def test_an_export_goes_on_in_another_file(tmp_path: Path) -> None:
-    destination = ARRAYRECORD.create(str(tmp_path / "1.array_record"), fr.Schema({"n": fr.int64()}), {}, {})
-    destination.write(0, {"n": range(4)})
-    destination.next_shard(str(tmp_path / "2.array_record"))
-    destination.write(4, {"n": range(4, 6)})
-    destination.close()
-    assert [record["n"] for record in records(open_source(ARRAYRECORD, tmp_path))] == list(range(6))
-
-
 def test_a_damaged_record_is_a_bad_record(tmp_path: Path) -> None:
     for values in (
         [bytes([i]) * 100 for i in range(9)],
@@ -141,20 +131,9 @@ def test_files_that_are_cut_short_are_refused(tmp_path: Path) -> None:
 
 def test_damaged_files_never_crash(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [bytes(RANDOM.integers(0, 256, 300, dtype=np.uint8)) for _ in range(40)])
-    whole = path.read_bytes()
-    found = 0
-    used = [*range(20_000), *range(len(whole) - 65536, len(whole) - 65536 + 400)]
-    for _ in range(60):
-        changed = bytearray(whole)
-        for at in RANDOM.choice(used, 3):
-            changed[at] = RANDOM.integers(0, 256)
-        path.write_bytes(changed)
-        try:
-            found += len(foreign.bad(open_source(ARRAYRECORD, path)))
-        except fr.FastRecordError as err:
-            assert str(path) in str(err)  # noqa: PT017 - some changes are no error
-            found += 1
-    assert found > 10
+    end = path.stat().st_size - 65536
+    used = [*range(20_000), *range(end, end + 400)]
+    assert sum(foreign.damaged(ARRAYRECORD, path, path, lambda _: used, 60)) > 10
 
 
 def test_a_file_without_records_comes_in(tmp_path: Path) -> None:
@@ -165,10 +144,3 @@ def test_a_file_without_records_comes_in(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(fr.FastRecordError, match=r"no files \*\.array_record.*FR752"):
         open_source(ARRAYRECORD, tmp_path / "folder")
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = write(tmp_path / "x", IMAGES)
-    monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
-    with pytest.raises(fr.FastRecordError, match=r"pip install 'fastrecord\[arrayrecord\]'"):
-        open_source(ARRAYRECORD, path)

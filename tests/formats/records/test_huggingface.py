@@ -183,7 +183,7 @@ def test_damage_is_named(tmp_path: Path, dataset: Any) -> None:
         with pytest.raises(fr.FastRecordError, match=rf"{folder}.*FR752"):
             open_source(HUGGINGFACE, folder)
     state.write_text(text)
-    with pytest.raises(fr.FastRecordError, match=r"not one folder.*FR752"):
+    with pytest.raises(fr.FastRecordError, match=r"not the folder.*FR752"):
         open_source(HUGGINGFACE, shard)
 
 

