@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
 
 import fastrecord as fr
+from tests.support.browser import needs_browser, open_browser
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {name for name in fr.__all__ if re.fullmatch(r"(u?int|b?float|complex)\d+|bool_", name)}
@@ -101,3 +104,17 @@ def test_the_search_has_what_it_needs_without_a_server(site: Path) -> None:
         scripts = re.findall(r'<script src="([^"]+)"', page.read_text(encoding="utf-8"))
         assert [Path(script).name.split(".")[0] for script in scripts][:2] == ["iframe-worker", "bundle"]
         assert all((page.parent / script).is_file() for script in scripts)
+
+
+@needs_browser
+@pytest.mark.parametrize("page", ["index.html", "howto/audio.html"])
+def test_the_search_finds_a_page_of_a_site_that_was_opened_from_disk(site: Path, tmp_path: Path, page: str) -> None:
+    with open_browser(tmp_path) as browser:
+        browser.get((site / page).as_uri())
+        browser.find_element(By.CSS_SELECTOR, "input.md-search__input").send_keys("BatchSampler")
+        link = WebDriverWait(browser, 60).until(
+            lambda driver: next(iter(driver.find_elements(By.CSS_SELECTOR, ".md-search-result__item a")), None)
+        )
+        assert link is not None
+        assert re.match(re.escape(f"{site.as_uri()}/") + r"[\w/]+\.html\?h=", str(link.get_attribute("href")))
+        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
