@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastrecord._core import example_names
 from fastrecord.errors import Code
 from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat, TFRecordSource
-from fastrecord.interchange.destination import Destination
+from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Format, Found, Setting
@@ -28,60 +28,13 @@ from fastrecord.interchange.infer import SAMPLE, common_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, ShardedSource, Source, SourceField
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import FieldType
 
 # The first 64 bytes of each file of Riegeli, the format below, have these.
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9")
 # Names of shards by TensorFlow Datasets end in numbers.
 _NAME = re.compile(r".+\.array_?record(-\d+-of-\d+)?")
 _FIELD = "record"
-
-
-class ArrayRecordFormat(TFRecordFormat):
-    """See the module."""
-
-    name = "arrayrecord"
-    title = "ArrayRecord"
-    suffixes = (".array_record", ".arrayrecord")
-    settings: Mapping[str, Setting] = {
-        "records": Setting("what the records are; by default what the first ones look like", ("example", "bytes")),
-        "compression": Setting(
-            "how an export compresses: none (the default for records with images) or zstd", ("none", "zstd")
-        ),
-        **TFRecordFormat.settings,
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """See `Format.recognise`."""
-        if not found.is_folder:
-            return "it begins with the signature of Riegeli's files" if found.head.startswith(_SIGNATURE) else None
-        name = next((name for name in found.names if _NAME.fullmatch(name)), None)
-        if name is None or not found.inside(name).head.startswith(_SIGNATURE):
-            return None
-        return f"the folder holds files like {name}"
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """See `Format.open`."""
-        paths: list[str] = []
-        for each in several(source):
-            if os.path.isdir(each):
-                names = [name for name in sorted(os.listdir(each)) if _NAME.fullmatch(name)]
-                if not names:
-                    raise Code.SOURCE.error(f"{each}: the folder holds no files *.array_record")
-                paths += [os.path.join(each, name) for name in names]
-            else:
-                paths += expand(each)
-        files = [_File(path) for path in paths]
-        kind = settings.get("records") or ("example" if _are_examples(files) else "bytes")
-        return _Examples(files, settings) if kind == "example" else _Values(files)
-
-    def create(
-        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
-    ) -> Destination:
-        """See `Format.create`."""
-        images = any(kind.name == "image" for kind in schema.values())
-        none = settings.get("compression", "none" if images else "zstd") == "none"
-        return _Destination(path, schema, metadata, "group_size:1,uncompressed" if none else "group_size:1,zstd")
 
 
 class _File:
@@ -192,9 +145,11 @@ class _Values(ShardedSource):
 
 
 class _Destination(TFRecordDestination):
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], options: str) -> None:
-        self._options = options
-        super().__init__(path, schema, metadata)
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
+        images = any(kind.name == "image" for kind in card.schema.values())
+        none = settings.get("compression", "none" if images else "zstd") == "none"
+        self._options = "group_size:1,uncompressed" if none else "group_size:1,zstd"
+        super().__init__(path, card, settings)
 
     def begin(self, path: str) -> None:
         """Begin a file."""
@@ -217,6 +172,46 @@ class _Destination(TFRecordDestination):
     def abort(self) -> None:
         """See `Destination.abort`."""
         self._writer.close()
+
+
+class ArrayRecordFormat(TFRecordFormat):
+    """See the module."""
+
+    name = "arrayrecord"
+    destination = _Destination
+    title = "ArrayRecord"
+    suffixes = (".array_record", ".arrayrecord")
+    settings: Mapping[str, Setting] = {
+        "records": Setting("what the records are; by default what the first ones look like", ("example", "bytes")),
+        "compression": Setting(
+            "how an export compresses: none (the default for records with images) or zstd", ("none", "zstd")
+        ),
+        **TFRecordFormat.settings,
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """See `Format.recognise`."""
+        if not found.is_folder:
+            return "it begins with the signature of Riegeli's files" if found.head.startswith(_SIGNATURE) else None
+        name = next((name for name in found.names if _NAME.fullmatch(name)), None)
+        if name is None or not found.inside(name).head.startswith(_SIGNATURE):
+            return None
+        return f"the folder holds files like {name}"
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """See `Format.open`."""
+        paths: list[str] = []
+        for each in several(source):
+            if os.path.isdir(each):
+                names = [name for name in sorted(os.listdir(each)) if _NAME.fullmatch(name)]
+                if not names:
+                    raise Code.SOURCE.error(f"{each}: the folder holds no files *.array_record")
+                paths += [os.path.join(each, name) for name in names]
+            else:
+                paths += expand(each)
+        files = [_File(path) for path in paths]
+        kind = settings.get("records") or ("example" if _are_examples(files) else "bytes")
+        return _Examples(files, settings) if kind == "example" else _Values(files)
 
 
 FORMATS: list[Format] = [ArrayRecordFormat()]

@@ -13,51 +13,10 @@ from typing import Any
 
 from fastrecord.errors import Code
 from fastrecord.interchange import Destination, Format, Found, Refusal
+from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.contents import ending
 from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
 from fastrecord.schema import Schema
-
-
-class FolderFormat(Format):
-    """A folder of images."""
-
-    name = "folder"
-    title = "a folder of images"
-    reads = False
-    writes = True
-
-    def recognise(self, found: Found) -> str | None:  # noqa: ARG002 - folders are packed, not imported
-        """Return None: `fastrecord pack` reads folders."""
-        return None
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Return all but one image, the label and the key."""
-        image = _image(schema)
-        if image is None:
-            return dict.fromkeys(schema, "a folder holds images, and there is no field of them")
-        refused = {}
-        for name, kind in schema.items():
-            if name == "label" and kind.name != "string" and "int" not in kind.name:
-                refused[name] = f"a label of {kind} cannot name a folder"
-            elif name == "key" and kind.name != "string":
-                refused[name] = f"a key of {kind} cannot name a file"
-            elif name not in (image, "label", "key"):
-                refused[name] = "a file holds one image, its folder the label, and its name the key"
-        return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> Destination:
-        """Create the folder."""
-        return FolderDestination(path, schema, metadata)
-
-    def several_files(self, *, sharded: bool) -> bool:  # noqa: ARG002 - a folder is not divided
-        """Return False."""
-        return False
 
 
 class FolderDestination(Destination):
@@ -65,11 +24,12 @@ class FolderDestination(Destination):
 
     Args:
         path: The folder.
-        schema: One image, and maybe label and key.
-        metadata: With "classes", if labels have names.
+        card: One image, and maybe label and key; "classes", if labels have names.
+        settings: None.
     """
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
+        schema, metadata = card.schema, card.metadata
         self._image = _image(schema) or ""
         self._keyed, self._labelled = "key" in schema, "label" in schema
         names = metadata.get("classes")
@@ -142,6 +102,39 @@ def _image(schema: Schema) -> str | None:
     """Return the field of images: `image`, or the first one."""
     images = [name for name, kind in schema.items() if kind.name == "image"]
     return "image" if "image" in images else images[0] if images else None
+
+
+class FolderFormat(Format):
+    """A folder of images."""
+
+    name = "folder"
+    destination = FolderDestination
+    title = "a folder of images"
+    reads = False
+    writes = True
+
+    def recognise(self, found: Found) -> str | None:  # noqa: ARG002 - folders are packed, not imported
+        """Return None: `fastrecord pack` reads folders."""
+        return None
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return all but one image, the label and the key."""
+        image = _image(schema)
+        if image is None:
+            return dict.fromkeys(schema, "a folder holds images, and there is no field of them")
+        refused = {}
+        for name, kind in schema.items():
+            if name == "label" and kind.name != "string" and "int" not in kind.name:
+                refused[name] = f"a label of {kind} cannot name a folder"
+            elif name == "key" and kind.name != "string":
+                refused[name] = f"a key of {kind} cannot name a file"
+            elif name not in (image, "label", "key"):
+                refused[name] = "a file holds one image, its folder the label, and its name the key"
+        return refused
+
+    def several_files(self, *, sharded: bool) -> bool:  # noqa: ARG002 - a folder is not divided
+        """Return False."""
+        return False
 
 
 FORMATS = [FolderFormat()]

@@ -60,56 +60,6 @@ _WHAT = "HDF5"
 _OBJECT = struct.Struct("<H6xQ")
 
 
-class Hdf5(Format):
-    """HDF5 files."""
-
-    name = "hdf5"
-    title = _WHAT
-    writes = True
-    suffixes = (".h5", ".hdf5", ".he5", ".hdf")
-    settings: Mapping[str, Setting] = {
-        "group": Setting("read the data sets of this group, such as /train; by default of the whole file"),
-        "datasets": Setting("read these data sets, named with commas between them; by default all"),
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Look for HDF5's signature, at the places where it may be."""
-        if found.is_folder:
-            return None
-        ends = any(found.head[at : at + 8] == _MAGIC for at in (0, 512, 1024, 2048))
-        return "it begins with HDF5's signature" if ends else None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open files."""
-        group, chosen = settings.get("group", "/"), listed(settings, "datasets")
-        return Hdf5Source.of(expand(source, self.suffixes), lambda path: _open(path, group, chosen))
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Refuse lists of anything but numbers, and names that are no paths."""
-        refused = {}
-        for name, kind in schema.items():
-            parts = name.split("/")
-            if kind.item is not None and kind.item.shape != ():
-                refused[name] = f"HDF5 has no lists of {kind.item.name}"
-            elif 0 in (kind.shape or ()):
-                refused[name] = "HDF5 has no arrays without numbers that grow"
-            elif "" in parts or "." in parts or name in (CARD, _SHAPES) or parts[0] == _SHAPES or "\0" in name:
-                refused[name] = "it is not a path in HDF5"
-            elif any(other.startswith(f"{name}/") for other in schema):
-                refused[name] = "it is also a group of other fields"
-        return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002 - it has settings for reading only
-    ) -> Destination:
-        """Create a file."""
-        return Hdf5Destination(path, schema, metadata)
-
-
 # Reading
 
 
@@ -419,10 +369,9 @@ def _jsonable(item: Any) -> dict[str, Any]:
 class Hdf5Destination(Destination):
     """A new HDF5 file."""
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         self._h5py = library("h5py", "hdf5", _WHAT)
-        self._schema = schema
-        self._card = Card(schema, dict(metadata)).to_json()
+        self._schema, self._card = card.schema, card.to_json()
         self.begin(path)
 
     def begin(self, path: str) -> None:
@@ -515,6 +464,47 @@ class Hdf5Destination(Destination):
     def abort(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class Hdf5(Format):
+    """HDF5 files."""
+
+    name = "hdf5"
+    destination = Hdf5Destination
+    title = _WHAT
+    writes = True
+    suffixes = (".h5", ".hdf5", ".he5", ".hdf")
+    settings: Mapping[str, Setting] = {
+        "group": Setting("read the data sets of this group, such as /train; by default of the whole file"),
+        "datasets": Setting("read these data sets, named with commas between them; by default all"),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for HDF5's signature, at the places where it may be."""
+        if found.is_folder:
+            return None
+        ends = any(found.head[at : at + 8] == _MAGIC for at in (0, 512, 1024, 2048))
+        return "it begins with HDF5's signature" if ends else None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files."""
+        group, chosen = settings.get("group", "/"), listed(settings, "datasets")
+        return Hdf5Source.of(expand(source, self.suffixes), lambda path: _open(path, group, chosen))
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Refuse lists of anything but numbers, and names that are no paths."""
+        refused = {}
+        for name, kind in schema.items():
+            parts = name.split("/")
+            if kind.item is not None and kind.item.shape != ():
+                refused[name] = f"HDF5 has no lists of {kind.item.name}"
+            elif 0 in (kind.shape or ()):
+                refused[name] = "HDF5 has no arrays without numbers that grow"
+            elif "" in parts or "." in parts or name in (CARD, _SHAPES) or parts[0] == _SHAPES or "\0" in name:
+                refused[name] = "it is not a path in HDF5"
+            elif any(other.startswith(f"{name}/") for other in schema):
+                refused[name] = "it is also a group of other fields"
+        return refused
 
 
 FORMATS = [Hdf5()]

@@ -28,6 +28,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -93,47 +94,6 @@ _DEPTH = 32
 _Values = dict[str, Any]
 # Keys and values of records that follow each other.
 _Run = tuple[list[bytes], list[memoryview]]
-
-
-class Lmdb(Format):
-    """LMDB environments, as a file or as a folder with data.mdb."""
-
-    name = "lmdb"
-    title = "LMDB"
-    writes = True
-    suffixes = (".lmdb", ".mdb")
-    settings: Mapping[str, Setting] = {
-        "values": Setting(
-            "what the values are; when reading, auto looks at the first ones; when writing, auto is fastrecord, which "
-            "holds all fields, and image, bytes and tuple hold those alone",
-            _LAYOUTS,
-        ),
-        "database": Setting("name of a database in the file; by default the main one"),
-        "subdir": Setting("write a folder with data.mdb, or a single file (default)", ("yes", "no")),
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Look for LMDB's magic number."""
-        if found.is_folder:
-            return f"it is a folder with {_DATA}" if _DATA in found.names else None
-        return "it begins as an LMDB file" if found.head[MAGIC_AT : MAGIC_AT + 4] == MAGIC else None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open files or folders."""
-        return LmdbSource(_files(source), settings.get("values", "auto"), settings.get("database"))
-
-    def refuse(self, schema: Schema) -> Refusal:  # noqa: ARG002
-        """LMDB holds all fields."""
-        return {}
-
-    def create(
-        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
-    ) -> Destination:
-        """Create a file, or a folder with data.mdb."""
-        layout = settings.get("values", "auto")
-        return LmdbDestination(
-            path, schema, metadata, "fastrecord" if layout == "auto" else layout, subdir=settings.get("subdir") == "yes"
-        )
 
 
 def _files(source: str | Sequence[str]) -> list[str]:
@@ -680,25 +640,16 @@ def _key_text(key: bytes) -> str | bytes:
 
 
 class LmdbDestination(Destination):
-    """A new LMDB file.
+    """A new LMDB file, or a folder with one."""
 
-    Args:
-        path: The file, or the folder with `subdir`.
-        schema: The fields.
-        metadata: The metadata.
-        layout: "fastrecord", "image" or "tuple".
-        subdir: Whether to make a folder.
-    """
-
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], layout: str, *, subdir: bool) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
         self._library = library("lmdb", "lmdb", "LMDB")
-        self._schema = schema
-        self._layout = layout
-        self._subdir = subdir
-        self._names = _names(schema, layout)
-        more = {"values": layout, "names": self._names}
-        self._card = Card(schema, dict(metadata), more).to_json().encode()
-        self._packer = _Packer(schema) if layout == "fastrecord" else None
+        layout = settings.get("values", "auto")
+        self._layout = "fastrecord" if layout == "auto" else layout
+        self._subdir = settings.get("subdir") == "yes"
+        self._names = _names(card.schema, self._layout)
+        self._card = replace(card, more={"values": self._layout, "names": self._names}).to_json().encode()
+        self._packer = _Packer(card.schema) if self._layout == "fastrecord" else None
         self.begin(path)
 
     def begin(self, path: str) -> None:
@@ -865,6 +816,39 @@ def _unpacked(data: memoryview, kind: FieldType) -> Any:
         raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes")
     values = np.frombuffer(data, dtype).reshape(shape)
     return values if shape or kind.name == "array" else values[()]
+
+
+class Lmdb(Format):
+    """LMDB environments, as a file or as a folder with data.mdb."""
+
+    name = "lmdb"
+    destination = LmdbDestination
+    title = "LMDB"
+    writes = True
+    suffixes = (".lmdb", ".mdb")
+    settings: Mapping[str, Setting] = {
+        "values": Setting(
+            "what the values are; when reading, auto looks at the first ones; when writing, auto is fastrecord, which "
+            "holds all fields, and image, bytes and tuple hold those alone",
+            _LAYOUTS,
+        ),
+        "database": Setting("name of a database in the file; by default the main one"),
+        "subdir": Setting("write a folder with data.mdb, or a single file (default)", ("yes", "no")),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for LMDB's magic number."""
+        if found.is_folder:
+            return f"it is a folder with {_DATA}" if _DATA in found.names else None
+        return "it begins as an LMDB file" if found.head[MAGIC_AT : MAGIC_AT + 4] == MAGIC else None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files or folders."""
+        return LmdbSource(_files(source), settings.get("values", "auto"), settings.get("database"))
+
+    def refuse(self, schema: Schema) -> Refusal:  # noqa: ARG002
+        """LMDB holds all fields."""
+        return {}
 
 
 FORMATS = [Lmdb()]

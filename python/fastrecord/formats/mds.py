@@ -56,45 +56,6 @@ _SHARD_BYTES = 64 << 20
 _LARGEST = (1 << 32) - 1
 
 
-class MdsFormat(Format):
-    """See the module."""
-
-    name = "mds"
-    title = "MosaicML MDS"
-    writes = True
-    stored = True
-    settings: Mapping[str, Setting] = {"shard_size": Setting("size of a shard of an export in bytes: 64 MiB")}
-
-    def recognise(self, found: Found) -> str | None:
-        """See `Format.recognise`."""
-        if _INDEX in found.names and any(name.startswith("shard.") and ".mds" in name for name in found.names):
-            return f"the folder holds {_INDEX} and shard.*.mds"
-        if os.path.basename(found.path) == _INDEX and b'"mds"' in found.head and b'"shards"' in found.head:
-            return "it is the index of MDS shards"
-        return None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """See `Format.open`."""
-        del settings
-        paths = [each for path in several(source) for each in ([path] if is_folder(path) else expand(path))]
-        return _open([path if is_folder(path) else os.path.dirname(path) or "." for path in paths])
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """See `Format.refuse`."""
-        return {name: f"MDS has no {kind}" for name, kind in schema.items() if _encoding(kind) is None}
-
-    def create(
-        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
-    ) -> Destination:
-        """See `Format.create`."""
-        return _Destination(path, schema, metadata, int(settings.get("shard_size", _SHARD_BYTES)))
-
-    def several_files(self, *, sharded: bool) -> bool:
-        """See `Format.several_files`: it divides its records itself."""
-        del sharded
-        return False
-
-
 def _open(folders: Sequence[str]) -> Source:
     files: list[OffsetFile] = []
     columns: list[tuple[str, str, int | None]] | None = None
@@ -265,13 +226,14 @@ def _encoding(kind: FieldType) -> str | None:
 class _Destination(Destination):
     """Writes shards. One shard is in memory until it is complete, because its head has all offsets."""
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], shard_size: int) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
+        shard_size, schema = int(settings.get("shard_size", _SHARD_BYTES)), card.schema
         if not 0 < shard_size <= _LARGEST:
             raise ValueError(f"shard_size={shard_size}: shards of MDS have 1 to {_LARGEST} bytes")
         os.mkdir(path)
         self._path = path
         self._schema = schema
-        self._card = Card(schema, metadata)
+        self._card = card
         self._limit = shard_size
         encodings = {name: _encoding(kind) or "" for name, kind in schema.items()}
         parts = [_part(name, encoding, None) for name, encoding in encodings.items()]
@@ -364,6 +326,40 @@ def _with_shape(value: NDArray[Any]) -> bytes:
     """Return an array with its shape before it; the sizes in the smallest integers that hold them."""
     code = next(code for code in range(4) if max(value.shape) < 1 << (8 << code))
     return bytes([value.ndim << 2 | code]) + np.array(value.shape, f"<u{1 << code}").tobytes() + value.tobytes()
+
+
+class MdsFormat(Format):
+    """See the module."""
+
+    name = "mds"
+    destination = _Destination
+    title = "MosaicML MDS"
+    writes = True
+    stored = True
+    settings: Mapping[str, Setting] = {"shard_size": Setting("size of a shard of an export in bytes: 64 MiB")}
+
+    def recognise(self, found: Found) -> str | None:
+        """See `Format.recognise`."""
+        if _INDEX in found.names and any(name.startswith("shard.") and ".mds" in name for name in found.names):
+            return f"the folder holds {_INDEX} and shard.*.mds"
+        if os.path.basename(found.path) == _INDEX and b'"mds"' in found.head and b'"shards"' in found.head:
+            return "it is the index of MDS shards"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """See `Format.open`."""
+        del settings
+        paths = [each for path in several(source) for each in ([path] if is_folder(path) else expand(path))]
+        return _open([path if is_folder(path) else os.path.dirname(path) or "." for path in paths])
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """See `Format.refuse`."""
+        return {name: f"MDS has no {kind}" for name, kind in schema.items() if _encoding(kind) is None}
+
+    def several_files(self, *, sharded: bool) -> bool:
+        """See `Format.several_files`: it divides its records itself."""
+        del sharded
+        return False
 
 
 FORMATS = [MdsFormat()]

@@ -43,59 +43,6 @@ _OFFSETS, _SHAPES = ".offsets", ".shapes"
 _HEADER = 256
 
 
-class Numpy(Format):
-    """Files of NumPy arrays."""
-
-    name = "numpy"
-    title = "NumPy"
-    writes = True
-    suffixes = (".npz", ".npy")
-    settings: Mapping[str, Setting] = {
-        "arrays": Setting("read these arrays, named with commas between them; by default all")
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Look for NumPy's magic string, and for .npy files in zip archives and folders."""
-        if found.is_folder:
-            arrays = [name for name in found.names if name.endswith(".npy")]
-            whole = arrays and all(name.endswith((".npy", ".json", ".txt", ".md")) for name in found.names)
-            return "it is a folder of .npy files" if whole else None
-        if found.head.startswith(_MAGIC):
-            return "it begins as an .npy file"
-        if found.head.startswith(b"PK") and found.suffix == ".npz":
-            return "it is a zip archive called .npz"
-        return None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open files, or a folder of .npy files."""
-        chosen = listed(settings, "arrays")
-        if isinstance(source, str) and os.path.isdir(source) and Found.at(source).names:
-            names = [name for name in sorted(os.listdir(source)) if name.endswith(".npy")]
-            if names:
-                return ArraySource.of([source], lambda folder: _open_folder(folder, names), chosen)
-        return ArraySource.of(expand(source, self.suffixes), _open, chosen)
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Refuse lists of anything but numbers, and names that cannot be file names."""
-        refused = {}
-        for name, kind in schema.items():
-            if kind.item is not None and kind.item.shape != ():
-                refused[name] = f"NumPy's files have no lists of {kind.item.name}"
-            elif "/" in name or "\0" in name or name in (".", "..", CARD) or name.endswith((_OFFSETS, _SHAPES)):
-                refused[name] = "it cannot be the name of a file"
-        return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002 - it has settings for reading only
-    ) -> Destination:
-        """Create an .npz or .npy file, or a folder of .npy files if `path` has another ending."""
-        return NumpyDestination(path, schema, metadata)
-
-
 # Reading
 
 
@@ -370,9 +317,9 @@ class _Growing:
 class NumpyDestination(Destination):
     """A new .npz file, .npy file, or folder of .npy files."""
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
-        self._schema = schema
-        self._card = Card(schema, dict(metadata)).to_json().encode()
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
+        self._schema = schema = card.schema
+        self._card = card.to_json().encode()
         if path.endswith(".npy") and (len(schema) > 1 or next(iter(schema.values())).nbytes is None):
             raise Code.CANNOT_HOLD.error(
                 f"{os.path.basename(path)}: an .npy file holds one field of numbers or of arrays of one shape: write "
@@ -445,6 +392,50 @@ class NumpyDestination(Destination):
             file.abort()
         if self._folder != self._path:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Numpy(Format):
+    """Files of NumPy arrays."""
+
+    name = "numpy"
+    destination = NumpyDestination
+    title = "NumPy"
+    writes = True
+    suffixes = (".npz", ".npy")
+    settings: Mapping[str, Setting] = {
+        "arrays": Setting("read these arrays, named with commas between them; by default all")
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Look for NumPy's magic string, and for .npy files in zip archives and folders."""
+        if found.is_folder:
+            arrays = [name for name in found.names if name.endswith(".npy")]
+            whole = arrays and all(name.endswith((".npy", ".json", ".txt", ".md")) for name in found.names)
+            return "it is a folder of .npy files" if whole else None
+        if found.head.startswith(_MAGIC):
+            return "it begins as an .npy file"
+        if found.head.startswith(b"PK") and found.suffix == ".npz":
+            return "it is a zip archive called .npz"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files, or a folder of .npy files."""
+        chosen = listed(settings, "arrays")
+        if isinstance(source, str) and os.path.isdir(source) and Found.at(source).names:
+            names = [name for name in sorted(os.listdir(source)) if name.endswith(".npy")]
+            if names:
+                return ArraySource.of([source], lambda folder: _open_folder(folder, names), chosen)
+        return ArraySource.of(expand(source, self.suffixes), _open, chosen)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Refuse lists of anything but numbers, and names that cannot be file names."""
+        refused = {}
+        for name, kind in schema.items():
+            if kind.item is not None and kind.item.shape != ():
+                refused[name] = f"NumPy's files have no lists of {kind.item.name}"
+            elif "/" in name or "\0" in name or name in (".", "..", CARD) or name.endswith((_OFFSETS, _SHAPES)):
+                refused[name] = "it cannot be the name of a file"
+        return refused
 
 
 FORMATS = [Numpy()]

@@ -32,58 +32,16 @@ _SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 
 
-class ParquetFormat(Format):
-    """See the module."""
-
-    name = "parquet"
-    title = "Apache Parquet, Arrow IPC"
-    writes = True
-    stored = True
-    suffixes = _SUFFIXES
-    settings: Mapping[str, Setting] = {
-        "compression": Setting("how an export compresses all but images: zstd (the default)", _COMPRESSIONS),
-        "images": Setting(
-            "what an export makes of images: struct, with bytes and path, as Hugging Face's datasets shows them "
-            "(the default), or binary",
-            ("struct", "binary"),
-        ),
-        "structs": STRUCTS,
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """See `Format.recognise`."""
-        if not found.is_folder:
-            return _kind(found.head)
-        for suffix in _SUFFIXES:
-            first = next((name for name in found.names if name.endswith(suffix)), None)
-            if first is not None and _kind(found.inside(first).head) is not None:
-                return f"the folder holds files *{suffix}"
-        return None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """See `Format.open`."""
-        return ArrowSource(open_files(expand(source, _SUFFIXES)), structs=settings.get("structs") != "json")
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """See `Format.refuse`."""
-        reasons = {name: _refusal(kind) for name, kind in schema.items()}
-        return {name: reason for name, reason in reasons.items() if reason is not None}
-
-    def create(
-        self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]
-    ) -> Destination:
-        """See `Format.create`."""
-        return _Destination(path, schema, metadata, settings)
-
-
 class _Destination(Destination):
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object], settings: Mapping[str, str]) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
+        schema = card.schema
         self._structs = settings.get("images", "struct") == "struct"
         self._fields = schema
         pa = arrow()
         columns = [pa.field(name, arrow_type(kind, structs=self._structs)) for name, kind in schema.items()]
-        features = {name: feature for name, kind in schema.items() if (feature := self._feature(name, kind, metadata))}
-        known = {CARD: Card(schema, metadata).to_json()}
+        described = {name: self._feature(name, kind, card.metadata) for name, kind in schema.items()}
+        features = {name: feature for name, feature in described.items() if feature is not None}
+        known = {CARD: card.to_json()}
         if features:
             known["huggingface"] = json.dumps({"info": {"features": features}})
         self._schema = pa.schema(columns, known)
@@ -181,6 +139,45 @@ def _leaves(name: str, kind: Any) -> Iterator[str]:
         yield from _leaves(f"{name}.list.element", kind.value_type)
     else:
         yield name
+
+
+class ParquetFormat(Format):
+    """See the module."""
+
+    name = "parquet"
+    destination = _Destination
+    title = "Apache Parquet, Arrow IPC"
+    writes = True
+    stored = True
+    suffixes = _SUFFIXES
+    settings: Mapping[str, Setting] = {
+        "compression": Setting("how an export compresses all but images: zstd (the default)", _COMPRESSIONS),
+        "images": Setting(
+            "what an export makes of images: struct, with bytes and path, as Hugging Face's datasets shows them "
+            "(the default), or binary",
+            ("struct", "binary"),
+        ),
+        "structs": STRUCTS,
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """See `Format.recognise`."""
+        if not found.is_folder:
+            return _kind(found.head)
+        for suffix in _SUFFIXES:
+            first = next((name for name in found.names if name.endswith(suffix)), None)
+            if first is not None and _kind(found.inside(first).head) is not None:
+                return f"the folder holds files *{suffix}"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """See `Format.open`."""
+        return ArrowSource(open_files(expand(source, _SUFFIXES)), structs=settings.get("structs") != "json")
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """See `Format.refuse`."""
+        reasons = {name: _refusal(kind) for name, kind in schema.items()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 FORMATS = [ParquetFormat()]

@@ -35,6 +35,7 @@ from fastrecord.interchange import (
     gather,
     most_images,
 )
+from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_floats
 from fastrecord.interchange.files.output import Output
@@ -50,66 +51,6 @@ _HEADER = struct.Struct("<IfQQ")
 _LENGTH = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PADDING = bytes(4)
-
-
-class RecordIOFormat(Format):
-    """MXNet's RecordIO."""
-
-    name = "recordio"
-    title = "MXNet RecordIO"
-    writes = True
-    stored = True
-    suffixes = (".rec",)
-    settings: Mapping[str, Setting] = {
-        "labels": Setting(
-            "How labels are read: `int`, `float`, or `array` of any number of floats; by default `array` unless most "
-            "of the first ones are single numbers, and `int` if these are whole",
-            ("int", "float", "array"),
-        ),
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Return why something is a RecordIO file."""
-        if not found.is_folder:
-            return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
-        names = [name for name in found.names if name.endswith(".rec")]
-        if not names or found.inside(names[0]).head[:4] != _MAGIC_BYTES:
-            return None
-        return f"the folder holds {len(names):,} files *.rec that begin with RecordIO's magic number"
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open files, in order."""
-        return RecordIOSource(expand(source, self.suffixes), settings)
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Return all but one field of bytes, `label`, `id` and `id2`, with types that fit a header."""
-        refused = {}
-        payload = _payload(schema)
-        for name, kind in schema.items():
-            if name == payload:
-                continue
-            whole = kind.name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-            if name == "label":
-                item = kind.item or kind
-                several = kind.name == "list" or (kind.name == "array" and len(kind.shape or ()) == 1)
-                numbers = item.dtype is not None and not item.dtype.startswith("complex")
-                if not numbers or not (several or kind.name == item.dtype):
-                    refused[name] = f"a label of {kind}: it is a number or a list of numbers"
-            elif name not in ("id", "id2") or not whole:
-                refused[name] = "a record has one image, label, id and id2, which are integers"
-        if payload is None:
-            refused |= dict.fromkeys(schema, "a record has one image, or bytes, and there is none")
-        return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],  # noqa: ARG002
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> Destination:
-        """Create a file."""
-        return RecordIODestination(path, schema)
 
 
 class RecordIOSource(ShardedSource):
@@ -240,9 +181,9 @@ def _parse(data: memoryview) -> tuple[Any, int, int, memoryview] | Bad:
 class RecordIODestination(Destination):
     """A RecordIO file that is being written, and its index beside it."""
 
-    def __init__(self, path: str, schema: Schema) -> None:
-        self._schema = schema
-        self._payload = _payload(schema) or ""
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
+        self._schema = card.schema
+        self._payload = _payload(card.schema) or ""
         self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -333,6 +274,57 @@ def _ids(columns: Mapping[str, Sequence[Any]], name: str, default: Sequence[int]
         if value < 0:
             raise Code.CANNOT_HOLD.error(f"record {number}, field {name}: {value} is negative: `--drop {name}`")
     return values
+
+
+class RecordIOFormat(Format):
+    """MXNet's RecordIO."""
+
+    name = "recordio"
+    destination = RecordIODestination
+    title = "MXNet RecordIO"
+    writes = True
+    stored = True
+    suffixes = (".rec",)
+    settings: Mapping[str, Setting] = {
+        "labels": Setting(
+            "How labels are read: `int`, `float`, or `array` of any number of floats; by default `array` unless most "
+            "of the first ones are single numbers, and `int` if these are whole",
+            ("int", "float", "array"),
+        ),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Return why something is a RecordIO file."""
+        if not found.is_folder:
+            return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
+        names = [name for name in found.names if name.endswith(".rec")]
+        if not names or found.inside(names[0]).head[:4] != _MAGIC_BYTES:
+            return None
+        return f"the folder holds {len(names):,} files *.rec that begin with RecordIO's magic number"
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files, in order."""
+        return RecordIOSource(expand(source, self.suffixes), settings)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return all but one field of bytes, `label`, `id` and `id2`, with types that fit a header."""
+        refused = {}
+        payload = _payload(schema)
+        for name, kind in schema.items():
+            if name == payload:
+                continue
+            whole = kind.name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+            if name == "label":
+                item = kind.item or kind
+                several = kind.name == "list" or (kind.name == "array" and len(kind.shape or ()) == 1)
+                numbers = item.dtype is not None and not item.dtype.startswith("complex")
+                if not numbers or not (several or kind.name == item.dtype):
+                    refused[name] = f"a label of {kind}: it is a number or a list of numbers"
+            elif name not in ("id", "id2") or not whole:
+                refused[name] = "a record has one image, label, id and id2, which are integers"
+        if payload is None:
+            refused |= dict.fromkeys(schema, "a record has one image, or bytes, and there is none")
+        return refused
 
 
 FORMATS = [RecordIOFormat()]

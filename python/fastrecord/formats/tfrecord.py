@@ -69,57 +69,6 @@ _COMPRESSED = {"GZIP": "gzip", "ZLIB": "zlib"}
 Run: TypeAlias = tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]
 
 
-class TFRecordFormat(Format):
-    """TFRecord of tf.train.Example."""
-
-    name = "tfrecord"
-    title = "TFRecord (tf.train.Example)"
-    writes = True
-    stored = True
-    suffixes = _SUFFIXES
-    settings: Mapping[str, Setting] = {
-        "lists": Setting("Features that are lists of any length, though the first records have equally many: A,B"),
-        "bytes": Setting("Features that are bytes, though the first records have images or UTF-8: A,B"),
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Return why something is a TFRecord file."""
-        if not found.is_folder:
-            kind = _compression(found.head)
-            packed = f", after decompression as {kind}" if kind else ""
-            return None if kind is None else f"its first length has the right CRC{packed}"
-        names = [name for name in found.names if name.endswith(_SUFFIXES) or _SHARD.fullmatch(name)]
-        if not names or _compression(found.inside(names[0]).head) is None:
-            return None
-        return f"the folder holds {len(names):,} files like {names[0]}, whose first length has the right CRC"
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open files, in order."""
-        paths = []
-        for each in several(source):
-            shards = _SHARD.fullmatch(min(names_in(each), default="")) if is_folder(each) else None
-            paths += expand(each, ()) if shards else expand(each, _SUFFIXES)
-        return TFRecordSource(paths, settings)
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Return lists of arrays."""
-        return {
-            name: f"a list of {kind.item} has no place in a list of features"
-            for name, kind in schema.items()
-            if kind.item is not None and kind.item.name == "array"
-        }
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> Destination:
-        """Create a file."""
-        return TFRecordDestination(path, schema, metadata)
-
-
 @dataclass(frozen=True, slots=True)
 class _Feature:
     """How the values of a field are stored.
@@ -471,10 +420,10 @@ def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
 class TFRecordDestination(Destination):
     """A TFRecord file that is being written, without compression."""
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
-        self._features = [_Feature.of(name, kind) for name, kind in schema.items()]
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
+        self._features = [_Feature.of(name, kind) for name, kind in card.schema.items()]
         self._first = True
-        self._card = _entry(CARD, delimited(_BYTES, delimited(1, Card(schema, metadata).to_json().encode())))
+        self._card = _entry(CARD, delimited(_BYTES, delimited(1, card.to_json().encode())))
         self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:  # noqa: ARG002
@@ -590,6 +539,48 @@ def _small(value: int) -> bytes:
 
 def _packed_ints(values: Sequence[int]) -> bytes:
     return delimited(1, b"".join(map(_small, values)))
+
+
+class TFRecordFormat(Format):
+    """TFRecord of tf.train.Example."""
+
+    name = "tfrecord"
+    destination = TFRecordDestination
+    title = "TFRecord (tf.train.Example)"
+    writes = True
+    stored = True
+    suffixes = _SUFFIXES
+    settings: Mapping[str, Setting] = {
+        "lists": Setting("Features that are lists of any length, though the first records have equally many: A,B"),
+        "bytes": Setting("Features that are bytes, though the first records have images or UTF-8: A,B"),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Return why something is a TFRecord file."""
+        if not found.is_folder:
+            kind = _compression(found.head)
+            packed = f", after decompression as {kind}" if kind else ""
+            return None if kind is None else f"its first length has the right CRC{packed}"
+        names = [name for name in found.names if name.endswith(_SUFFIXES) or _SHARD.fullmatch(name)]
+        if not names or _compression(found.inside(names[0]).head) is None:
+            return None
+        return f"the folder holds {len(names):,} files like {names[0]}, whose first length has the right CRC"
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open files, in order."""
+        paths = []
+        for each in several(source):
+            shards = _SHARD.fullmatch(min(names_in(each), default="")) if is_folder(each) else None
+            paths += expand(each, ()) if shards else expand(each, _SUFFIXES)
+        return TFRecordSource(paths, settings)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return lists of arrays."""
+        return {
+            name: f"a list of {kind.item} has no place in a list of features"
+            for name, kind in schema.items()
+            if kind.item is not None and kind.item.name == "array"
+        }
 
 
 FORMATS = [TFRecordFormat()]

@@ -74,69 +74,6 @@ _PADDING = bytes(BLOCK)
 _Sample: TypeAlias = tuple[str, dict[str, memoryview | None], str | None]
 
 
-class TarFormat(Format):
-    """WebDataset, and plain tar."""
-
-    name = "webdataset"
-    title = "WebDataset (tar)"
-    writes = True
-    stored = True
-    suffixes = _SUFFIXES
-    settings: Mapping[str, Setting] = {
-        "layout": Setting(
-            "What the members are: `webdataset`, fields of samples; `folders`, images in folders, whose names are the "
-            "labels. By default `folders` if the first samples are single images in folders",
-            ("webdataset", "folders"),
-        ),
-        "end_marker": Setting(
-            "Whether an archive must end with a block of zeros; without it, one that was cut short may look whole",
-            ("required", "optional"),
-        ),
-        "extras": Setting(
-            "What a sample is that has members of other extensions than the first samples: `bad`, or `ignore` them",
-            ("bad", "ignore"),
-        ),
-    }
-
-    def recognise(self, found: Found) -> str | None:
-        """Return why something is a tar archive."""
-        if found.is_folder:
-            count = sum(name.endswith(_SUFFIXES) for name in found.names)
-            return f"the folder holds {count:,} tar archives" if count else None
-        if found.head[257:262] == b"ustar":
-            return "it begins with a tar header"
-        if found.path.lower().endswith(_SUFFIXES[1:]):
-            return f"its name ends like the name of a compressed tar archive, {found.suffix}"
-        if found.suffix == ".tar" and found.head[:BLOCK].count(0) in (0, BLOCK) and len(found.head) in (0, 4096):
-            return "its name ends in .tar, though it is empty"
-        return None
-
-    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
-        """Open archives, in order."""
-        return TarSource(expand(source, _SUFFIXES), settings)
-
-    def refuse(self, schema: Schema) -> Refusal:
-        """Return lists whose items are not JSON, and names that differ only in case."""
-        refused, seen = {}, dict[str, str]()
-        for name, kind in schema.items():
-            if kind.item is not None and kind.item.name in ("image", "bytes", "array", "complex64", "complex128"):
-                refused[name] = f"a list of {kind.item} cannot be JSON"
-            other = seen.setdefault(name.lower(), name)
-            if other != name:
-                refused[name] = f"as an extension, which has no capitals, it is the same as the field {other!r}"
-        return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> Destination:
-        """Create an archive."""
-        return TarDestination(path, schema, metadata)
-
-
 class TarSource(ShardedSource):
     """The samples of archives.
 
@@ -336,12 +273,12 @@ class TarSource(ShardedSource):
 class TarDestination(Destination):
     """Archives that are being written, as ustar, or pax for long names and others than ASCII."""
 
-    def __init__(self, path: str, schema: Schema, metadata: Mapping[str, object]) -> None:
-        self._schema = schema
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
+        schema = card.schema
         self._keyed = "key" in schema and schema["key"].name == "string"
         self._last: str | None = None
         extensions = _extensions({name: kind for name, kind in schema.items() if name != "key" or not self._keyed})
-        self._card = Card(schema, metadata, {"key": self._keyed, "extensions": extensions}).to_json().encode()
+        self._card = replace(card, more={"key": self._keyed, "extensions": extensions}).to_json().encode()
         self._fields = [(name, schema[name], extension) for name, extension in extensions.items()]
         self.begin(path)
 
@@ -480,21 +417,7 @@ def _usual(name: str, kind: FieldType) -> tuple[str, Collection[str]]:
     if kind.name == "string":
         return "txt", _TEXTS
     if kind.name == "bytes":
-        return "bin", (
-            "pkl",
-            "pickle",
-            "pyd",
-            "npz",
-            "pth",
-            "mp",
-            "msgpack",
-            "cbor",
-            "mp3",
-            "mp4",
-            "wav",
-            "flac",
-            "avi",
-        )
+        return "bin", _BINARY
     if kind.name == "array" or kind.name.startswith("complex"):
         return "npy", ()
     if "int" in kind.name:
@@ -537,6 +460,60 @@ def _quoted(key: str) -> str:
 
 def _unquoted(key: str) -> str:
     return urllib.parse.unquote(key, errors="strict") if key != "%" else ""
+
+
+class TarFormat(Format):
+    """WebDataset, and plain tar."""
+
+    name = "webdataset"
+    destination = TarDestination
+    title = "WebDataset (tar)"
+    writes = True
+    stored = True
+    suffixes = _SUFFIXES
+    settings: Mapping[str, Setting] = {
+        "layout": Setting(
+            "What the members are: `webdataset`, fields of samples; `folders`, images in folders, whose names are the "
+            "labels. By default `folders` if the first samples are single images in folders",
+            ("webdataset", "folders"),
+        ),
+        "end_marker": Setting(
+            "Whether an archive must end with a block of zeros; without it, one that was cut short may look whole",
+            ("required", "optional"),
+        ),
+        "extras": Setting(
+            "What a sample is that has members of other extensions than the first samples: `bad`, or `ignore` them",
+            ("bad", "ignore"),
+        ),
+    }
+
+    def recognise(self, found: Found) -> str | None:
+        """Return why something is a tar archive."""
+        if found.is_folder:
+            count = sum(name.endswith(_SUFFIXES) for name in found.names)
+            return f"the folder holds {count:,} tar archives" if count else None
+        if found.head[257:262] == b"ustar":
+            return "it begins with a tar header"
+        if found.path.lower().endswith(_SUFFIXES[1:]):
+            return f"its name ends like the name of a compressed tar archive, {found.suffix}"
+        if found.suffix == ".tar" and found.head[:BLOCK].count(0) in (0, BLOCK) and len(found.head) in (0, 4096):
+            return "its name ends in .tar, though it is empty"
+        return None
+
+    def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
+        """Open archives, in order."""
+        return TarSource(expand(source, _SUFFIXES), settings)
+
+    def refuse(self, schema: Schema) -> Refusal:
+        """Return lists whose items are not JSON, and names that differ only in case."""
+        refused, seen = {}, dict[str, str]()
+        for name, kind in schema.items():
+            if kind.item is not None and kind.item.name in ("image", "bytes", "array", "complex64", "complex128"):
+                refused[name] = f"a list of {kind.item} cannot be JSON"
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                refused[name] = f"as an extension, which has no capitals, it is the same as the field {other!r}"
+        return refused
 
 
 FORMATS = [TarFormat()]

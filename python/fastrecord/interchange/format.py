@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fastrecord.interchange.card import Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import inside, is_folder, is_stored, names_in, open_file
@@ -84,6 +85,7 @@ class Format(ABC):
         writes: Whether records go out to it.
         settings: Its settings, by name.
         stored: Whether sources may be URLs of stores: every file is opened by `stored.open_file`.
+        destination: Makes a destination of its path, schema and metadata, and settings.
         suffixes: Ends of the names of its files, such as ".tar", for a folder or a pattern that
             holds several. The first one ends the names of shards that are written.
     """
@@ -94,6 +96,7 @@ class Format(ABC):
     writes: bool = False
     stored: bool = False
     settings: Mapping[str, Setting] = {}
+    destination: Callable[[str, Card, Mapping[str, str]], Destination] | None = None
     suffixes: tuple[str, ...] = ()
 
     def check_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
@@ -148,7 +151,9 @@ class Format(ABC):
             metadata: The metadata of the .frec file, with "classes" if labels have names.
             settings: Values of `settings`, checked.
         """
-        raise NotImplementedError
+        if self.destination is None:
+            raise NotImplementedError
+        return self.destination(path, Card(schema, dict(metadata)), settings)
 
     def several_files(self, *, sharded: bool) -> bool:
         """Return whether the export makes a folder of several files, given whether `--shard-size` is.
