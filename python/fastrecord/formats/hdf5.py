@@ -27,24 +27,16 @@ import numpy as np
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.interchange import (
-    Card,
-    Destination,
-    Format,
-    Found,
-    Refusal,
-    Setting,
-    Source,
-    common_type,
-    library,
-)
 from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
-from fastrecord.interchange.card import CARD
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.contents import flat_numbers, of_stored, stored_dtype
 from fastrecord.interchange.files.output import sync
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import value_bytes
+from fastrecord.interchange.source import Source, value_bytes
 from fastrecord.schema import FieldType, Schema, array
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -36,30 +36,27 @@ from typing import Any
 import numpy as np
 
 from fastrecord.errors import Code
-from fastrecord.interchange import (
-    Bad,
-    Card,
-    Destination,
-    Format,
-    Found,
-    Refusal,
-    Rows,
-    Setting,
-    Source,
-    SourceField,
-    gather,
-    infer_fields,
-    library,
-    most_images,
-)
-from fastrecord.interchange.card import CARD
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.chunks import items
 from fastrecord.interchange.files.contents import flat_numbers, from_bytes, of_stored, stored_dtype, to_bytes
 from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Entry, Pages, PagesError, Span, Tree
 from fastrecord.interchange.files.unpickle import pickled
-from fastrecord.interchange.infer import first_few
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.infer import first_few, infer_fields, most_images
+from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, converted
+from fastrecord.interchange.source import (
+    ROWS,
+    ROWS_BYTES,
+    Bad,
+    CountedSource,
+    Rows,
+    Source,
+    SourceField,
+    converted,
+    gather,
+)
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"

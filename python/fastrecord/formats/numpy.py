@@ -11,7 +11,6 @@ they begin, and NAME.shapes the shapes of arrays of several dimensions. What the
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 import shutil
@@ -29,13 +28,20 @@ from fastrecord.errors import Code
 from fastrecord.interchange import Card, Destination, Format, Found, Refusal, Setting, Source
 from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
 from fastrecord.interchange.card import CARD
-from fastrecord.interchange.files.contents import flat_numbers, from_bytes, of_stored, stored_dtype, to_bytes
+from fastrecord.interchange.files.contents import (
+    NPY_MAGIC,
+    flat_numbers,
+    from_bytes,
+    npy_header,
+    npy_start,
+    of_stored,
+    stored_dtype,
+    to_bytes,
+)
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, Schema
 
-_MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 1 << 16
 _BLOCK = 1 << 20
 # An array in columns that is compressed has to be read whole.
 _LARGEST = 256 << 20
@@ -149,31 +155,20 @@ class _Array:
 def _header(data: _Bytes, where: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
     """Return dtype, shape, whether columns come first, and where the numbers begin."""
     try:
-        head = bytes(data.read(0, min(12, data.size)))
-        width = 2 if head[6:7] == b"\x01" else 4
-        size = int.from_bytes(head[8 : 8 + width], "little")
-        if head[:6] != _MAGIC or head[6] not in (1, 2, 3) or size > _LONGEST_HEADER:
-            raise Code.SOURCE.error(f"{where}: not an .npy file: it begins with {head!r}")
-        text = bytes(data.read(8 + width, size)).decode("utf-8" if head[6] == 3 else "latin1")
-        found = ast.literal_eval(text.strip())
-        dtype = np.lib.format.descr_to_dtype(found["descr"])
-        shape = tuple(found["shape"])
-        if not all(isinstance(dim, int) and 0 <= dim < 1 << 48 for dim in shape):
-            raise ValueError(f"its shape is {shape}")
-    except EndError as err:
-        raise Code.SOURCE.error(f"{where}: {err}") from err
-    except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError, AttributeError) as err:
-        raise Code.SOURCE.error(f"{where}: its header is damaged ({err}): copy it again") from err
+        start = npy_start(bytes(data.read(0, min(12, data.size))), data.size)
+        dtype, shape, columns_first = npy_header(bytes(data.read(0, start)))
+    except ValueError as err:
+        raise Code.SOURCE.error(f"{where}: {err}: copy it again") from err
     if dtype.hasobject:
         raise Code.PICKLE.error(f"{where}: it holds Python objects, which are pickles and are not loaded: save numbers")
-    return dtype, shape, bool(found.get("fortran_order")), 8 + width + size
+    return dtype, shape, columns_first, start
 
 
 def _open(path: str) -> Shard:
     with open(path, "rb") as file:
         head = file.read(6)
     with ExitStack() as stack:
-        if head == _MAGIC or not head.startswith(b"PK"):
+        if head == NPY_MAGIC or not head.startswith(b"PK"):
             data = stack.enter_context(closing(_Bytes(path)))
             return _shard(path, {_stem(path): _Array(data, path)}, stack)
         try:
@@ -304,7 +299,7 @@ class _Growing:
         header = {"descr": descr, "fortran_order": False, "shape": (self.count, *self._shape)}
         text = repr(header).encode("latin1").ljust(_HEADER - 11) + b"\n"
         self._file.seek(0)
-        self._file.write(_MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text)
+        self._file.write(NPY_MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -412,7 +407,7 @@ class Numpy(Format):
             arrays = [name for name in found.names if name.endswith(".npy")]
             whole = arrays and all(name.endswith((".npy", ".json", ".txt", ".md")) for name in found.names)
             return "it is a folder of .npy files" if whole else None
-        if found.head.startswith(_MAGIC):
+        if found.head.startswith(NPY_MAGIC):
             return "it begins as an .npy file"
         if found.head.startswith(b"PK") and found.suffix == ".npz":
             return "it is a zip archive called .npz"

@@ -113,14 +113,6 @@ class _Destination(Destination):
         return None
 
 
-def _kind(head: bytes) -> str | None:
-    if head.startswith(b"PAR1"):
-        return "it begins as Parquet files do"
-    if head.startswith(b"ARROW1"):
-        return "it begins as Arrow IPC files do"
-    return "it begins as Arrow IPC streams do" if is_stream(head) else None
-
-
 def _refusal(kind: FieldType) -> str | None:
     if kind.dtype in ("bfloat16", "complex64", "complex128"):
         return f"Parquet has no {kind.dtype}"
@@ -162,13 +154,11 @@ class ParquetFormat(Format):
 
     def recognise(self, found: Found) -> str | None:
         """See `Format.recognise`."""
-        if not found.is_folder:
-            return _kind(found.head)
-        for suffix in _SUFFIXES:
-            first = next((name for name in found.names if name.endswith(suffix)), None)
-            if first is not None and _kind(found.inside(first).head) is not None:
-                return f"the folder holds files *{suffix}"
-        return None
+        if found.head.startswith(b"PAR1"):
+            return "it begins as Parquet files do"
+        if found.head.startswith(b"ARROW1"):
+            return "it begins as Arrow IPC files do"
+        return "it begins as Arrow IPC streams do" if is_stream(found.head) else None
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""

@@ -21,27 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord.errors import Code
-from fastrecord.interchange import (
-    Bad,
-    Destination,
-    Format,
-    Found,
-    Refusal,
-    Rows,
-    Setting,
-    ShardedSource,
-    Source,
-    SourceField,
-    gather,
-    most_images,
-)
 from fastrecord.interchange.card import Card
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_floats
 from fastrecord.interchange.files.output import Output
-from fastrecord.interchange.infer import first_few
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.infer import first_few, most_images
 from fastrecord.interchange.paths import expand
-from fastrecord.interchange.source import DamageError
+from fastrecord.interchange.source import Bad, DamageError, Rows, ShardedSource, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema, array
 
 _MAGIC = 0xCED7230A
@@ -295,12 +283,7 @@ class RecordIOFormat(Format):
 
     def recognise(self, found: Found) -> str | None:
         """Return why something is a RecordIO file."""
-        if not found.is_folder:
-            return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
-        names = [name for name in found.names if name.endswith(".rec")]
-        if not names or found.inside(names[0]).head[:4] != _MAGIC_BYTES:
-            return None
-        return f"the folder holds {len(names):,} files *.rec that begin with RecordIO's magic number"
+        return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files, in order."""

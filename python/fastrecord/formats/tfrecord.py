@@ -28,28 +28,16 @@ from numpy.typing import NDArray
 
 from fastrecord._core import crc32c, example_names, find_tfrecords, read_examples
 from fastrecord.errors import Code
-from fastrecord.interchange import (
-    Card,
-    Destination,
-    Format,
-    Found,
-    Refusal,
-    Rows,
-    Setting,
-    ShardedSource,
-    Source,
-    SourceField,
-    most,
-    most_images,
-)
-from fastrecord.interchange.card import CARD
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_bits, as_floats, from_bytes, to_bytes
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.protobuf import delimited, head, varint
-from fastrecord.interchange.infer import SAMPLE, first_few, renamed
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.infer import SAMPLE, first_few, most, most_images, renamed
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import ROWS, DamageError
+from fastrecord.interchange.source import ROWS, DamageError, Rows, ShardedSource, Source, SourceField
 from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
 

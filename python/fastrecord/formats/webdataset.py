@@ -29,23 +29,8 @@ import numpy as np
 
 from fastrecord._core import image_size
 from fastrecord.errors import Code
-from fastrecord.interchange import (
-    Bad,
-    Card,
-    Destination,
-    Format,
-    Found,
-    Refusal,
-    Rows,
-    Setting,
-    ShardedSource,
-    Source,
-    SourceField,
-    common_type,
-    gather,
-    usual_type,
-)
-from fastrecord.interchange.card import CARD
+from fastrecord.interchange.card import CARD, Card
+from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.contents import (
     IMAGE_ENDINGS,
     as_bits,
@@ -58,8 +43,10 @@ from fastrecord.interchange.files.contents import (
 )
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.tar import BLOCK, TarReader, tar_header
-from fastrecord.interchange.infer import SAMPLE, first_few, renamed
+from fastrecord.interchange.format import Format, Found, Setting
+from fastrecord.interchange.infer import SAMPLE, common_type, first_few, renamed, usual_type
 from fastrecord.interchange.paths import expand
+from fastrecord.interchange.source import Bad, Rows, ShardedSource, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -489,9 +476,6 @@ class TarFormat(Format):
 
     def recognise(self, found: Found) -> str | None:
         """Return why something is a tar archive."""
-        if found.is_folder:
-            count = sum(name.endswith(_SUFFIXES) for name in found.names)
-            return f"the folder holds {count:,} tar archives" if count else None
         if found.head[257:262] == b"ustar":
             return "it begins with a tar header"
         if found.path.lower().endswith(_SUFFIXES[1:]):

@@ -173,7 +173,7 @@ def test_files_of_a_folder_follow_each_other(tmp_path: Path) -> None:
     write("parquet", folder / "b.parquet", data.slice(0, 0))
     write("parquet", folder / "c.parquet", data.slice(12))
     chosen, why = registry.recognise(str(folder))
-    assert (chosen.name, why) == ("parquet", "the folder holds files *.parquet")
+    assert (chosen.name, why) == ("parquet", "a.parquet in it: it begins as Parquet files do")
     source = open_source(chosen, folder)
     check(records(source))
     check(records(source, 15), 15)

@@ -32,7 +32,8 @@ _MAGIC = (
     (b"\xff\x0a", ".jxl"),
     (b"\0\0\0\x0cJXL ", ".jxl"),
 )
-_NPY_MAGIC = b"\x93NUMPY"
+NPY_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 1 << 16
 
 
 def content(value: Any, kind: FieldType) -> tuple[bytes | memoryview, str]:
@@ -113,8 +114,12 @@ def npy_array(data: bytes | memoryview) -> NDArray[Any]:
         ValueError: it is damaged, or holds Python objects, which are never loaded.
     """
     view = memoryview(data)
-    start = _npy_start(view)
-    dtype, shape, columns_first = _npy_header(bytes(view[:start]))
+    start = npy_start(bytes(view[:12]), len(view))
+    dtype, shape, columns_first = npy_header(bytes(view[:start]))
+    if dtype.hasobject:
+        raise ValueError("an .npy file of Python objects, which are pickles and are not loaded")
+    if dtype.kind not in "biufc":
+        raise ValueError(f"an .npy file of {dtype}, {shape}: only arrays of numbers can be taken")
     count = int(np.prod(shape, dtype=object)) if shape else 1
     if start + count * dtype.itemsize != len(view):
         raise ValueError(
@@ -124,28 +129,43 @@ def npy_array(data: bytes | memoryview) -> NDArray[Any]:
     return array.reshape(shape[::-1]).T if columns_first else array.reshape(shape)
 
 
-def _npy_start(view: memoryview) -> int:
-    if len(view) < 12 or view[:6] != _NPY_MAGIC or view[6] not in (1, 2):
-        raise ValueError(f"not an .npy file: it begins with {bytes(view[:8])!r}")
-    width = 2 if view[6] == 1 else 4
-    start = 8 + width + int.from_bytes(view[8 : 8 + width], "little")
-    if start > min(len(view), 1 << 16):
-        raise ValueError(f"the header of an .npy file has {start:,} bytes, the file {len(view):,}")
+def npy_start(head: bytes, size: int) -> int:
+    """Return where the numbers of an .npy file begin, by its first 12 bytes and its size.
+
+    Raises:
+        ValueError: it is not an .npy file, or its header is too long.
+    """
+    width = 2 if head[6:7] == b"\1" else 4
+    start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+    if len(head) < 12 or head[:6] != NPY_MAGIC or head[6] not in (1, 2, 3) or start > min(size, _LONGEST_HEADER):
+        raise ValueError(f"not an .npy file: it begins with {head[:8]!r}, and has {size:,} bytes")
     return start
 
 
 # Arrays of one field have few headers, and numpy takes 20 µs for each.
 @lru_cache(1024)
-def _npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """Return dtype, shape, and whether columns come first, by all that comes before the numbers.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     file = io.BytesIO(header)
     version = np.lib.format.read_magic(file)
+    # Version 3 is version 2 in UTF-8.
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
-        shape, columns_first, dtype = read(file)
-    except (SyntaxError, tokenize.TokenError, TypeError, RecursionError) as err:
+        shape, columns_first, dtype = read(file, max_header_size=_LONGEST_HEADER)
+    except (
+        ValueError,
+        SyntaxError,
+        tokenize.TokenError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+        AttributeError,
+    ) as err:
         raise ValueError(f"the header of an .npy file is damaged: {err}") from err
-    if dtype.hasobject:
-        raise ValueError("an .npy file of Python objects, which are pickles and are not loaded")
-    if dtype.kind not in "biufc" or any(dim < 0 for dim in shape):
-        raise ValueError(f"an .npy file of {dtype}, {shape}: only arrays of numbers can be taken")
+    if not all(0 <= dim < 1 << 48 for dim in shape):
+        raise ValueError(f"the header of an .npy file is damaged: its shape is {shape}")
     return dtype, shape, columns_first
