@@ -283,7 +283,13 @@ class RecordIOFormat(Format):
 
     def recognise(self, found: Found) -> str | None:
         """Return why something is a RecordIO file."""
-        return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
+        if not found.is_folder:
+            return "it begins with RecordIO's magic number" if found.head[:4] == _MAGIC_BYTES else None
+        # Indexes lie beside the files, so that an export knows the folder again.
+        name = next((name for name in found.names if name.endswith(".rec")), None)
+        if name is None or found.inside(name).head[:4] != _MAGIC_BYTES:
+            return None
+        return f"the folder holds files like {name}, which begin with RecordIO's magic number"
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files, in order."""

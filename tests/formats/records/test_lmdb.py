@@ -446,6 +446,22 @@ def test_the_file_grows_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "a.lmdb").stat().st_size < 3_000_000
 
 
+def test_a_page_in_the_place_of_another_and_a_value_cut_by_its_pages_are_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", {b"%03d" % n: b"x" * 20 for n in range(300)} | {b"999": bytes(9000)})
+    good, data = path.read_bytes(), bytearray(path.read_bytes())
+    leaves = [at for at in range(8192, len(data), 4096) if data[at + 10 : at + 12] == b"\2\0"]
+    data[leaves[1] : leaves[1] + 4096] = data[leaves[2] : leaves[2] + 4096]
+    path.write_bytes(data)
+    with pytest.raises(fr.FastRecordError, match=r"page [0-9]+ is not a page of entries"):
+        take(opened(path))
+    long = next(at for at in range(8192, len(good), 4096) if good[at + 10 : at + 12] == b"\4\0")
+    data = bytearray(good)
+    data[long + 12 : long + 16] = b"\1\0\0\0"
+    path.write_bytes(data)
+    with pytest.raises(fr.FastRecordError, match=r"record 300: damaged: page [0-9]+ does not begin a long value"):
+        take(opened(path))
+
+
 def test_a_damaged_record_of_ours_is_bad(tmp_path: Path) -> None:
     reader = write_file(
         tmp_path / "a.frec", {"t": fr.string(), "l": fr.list_(fr.string())}, {"t": ["a"] * 9, "l": [["b"]] * 9}
