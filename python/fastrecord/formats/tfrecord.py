@@ -197,6 +197,7 @@ class TFRecordSource(ShardedSource):
         """Yield runs of records."""
         for number, (skipped, data, starts, ends, bad) in self.runs(start, _runs):
             yield number + skipped, data, starts, ends, bad
+            del data
 
 
 def _runs(path: str, skipped: int) -> Iterator[tuple[int, Run | None]]:

@@ -212,6 +212,7 @@ class ShardedSource(Source):
                 for count, run in read(self.paths[at], start - first):
                     if run is not None:
                         yield number, run
+                        del run  # its memory is used again for the next one
                     number += count
                 if number == first:
                     raise DamageError("the file holds no record")
