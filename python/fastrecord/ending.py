@@ -44,5 +44,5 @@ def _close_all() -> None:
             closable.close()
     end = time.monotonic() + _PATIENCE
     for thread in list(_threads):
-        if thread is not threading.current_thread():
+        if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(max(0.0, end - time.monotonic()))

@@ -62,7 +62,8 @@ class Code(StrEnum):
         "use smaller batches; keep fewer of them; add memory")
     THREADS = ("FR103", RuntimeError,
         "no thread can be started",
-        "raise the process limit of the user or the container (`ulimit -u`, `pids.max`)")
+        "raise the limit of the user or the container on processes (`ulimit -u`, `pids.max`) or on memory "
+        "(`ulimit -v`)")
     INTERRUPTED = ("FR104", FastRecordError,
         "the call was interrupted",
         "nothing: the interruption was requested")
@@ -301,6 +302,9 @@ class Code(StrEnum):
         "the file was removed, moved or replaced before a commit; the message says where the "
         "records are",
         "continue with the file that it names, or write the records again")
+    NO_LOCKS = ("FR608", OSError,
+        "the file system has no locks, which keep a second writer out; nothing is left",
+        "write on a local disk, and copy the file from there; reading needs no locks")
 
     # 7: input and output of commands
     NO_FILES = ("FR701", FastRecordError,

@@ -123,7 +123,7 @@ def run(limit):
     except MemoryError:
         return "memory"
     except RuntimeError as error:
-        return "threads" if "no thread could be started" in str(error) else str(error)
+        return "threads" if "no thread can be started" in str(error) else str(error)
 
 # Each in a child of its own, forked before the core has made any thread.
 for limit in limits:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import click
 
-from fastrecord._core import FastRecordError, __version__, deliver_events
+from fastrecord._core import FastRecordError, __version__, deliver_events, error_code
 from fastrecord.cli.text import say, unwritten
-from fastrecord.errors import system_text
+from fastrecord.errors import Code, system_text
 from fastrecord.store.address import without_secrets
 from fastrecord.store.option import store_option
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
@@ -92,14 +92,21 @@ class _Commands(click.Group):
             raise click.UsageError(without_secrets(err.format_message()), err.ctx) from None  # it may name an argument
         except BrokenPipeError:
             raise  # click ends quietly: the reader of the pipe, such as `head`, has closed it
-        except (FastRecordError, OSError, IndexError) as err:
+        except (FastRecordError, OSError, IndexError, MemoryError) as err:
             _tell(f"error: {describe(err)}", err)
+            ctx.exit(1)
+        except RuntimeError as err:
+            if error_code(str(err)) != Code.THREADS:
+                raise
+            _tell(f"error: {err}", err)
             ctx.exit(1)
 
 
 def describe(err: BaseException) -> str:
     """Return an error's message; a system error begins with its path, as other errors do."""
-    return system_text(err) if isinstance(err, OSError) else str(err)
+    if isinstance(err, OSError):
+        return system_text(err)
+    return str(err) or ("there is too little memory" if isinstance(err, MemoryError) else "")
 
 
 def _tell(line: str, err: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fastrecord._core import Reader
 from fastrecord.interchange.destination import Views
 from fastrecord.interchange.source import ROWS, ROWS_BYTES
+from fastrecord.store.threads import Threads
 
 # Records whose sizes are looked up at once.
 _SIZES = 1 << 16
@@ -56,7 +57,7 @@ def read_ahead(
     Raises:
         FastRecordError, OSError: as `Reader.read_batch`.
     """
-    pool, memory = ThreadPoolExecutor(1, "fastrecord-read-ahead"), _Memory()
+    pool, memory = Threads(1, "fastrecord-read-ahead"), _Memory()
     waiting: deque[tuple[Run, Future[dict[str, Any]]]] = deque()
     try:
         for run in chain(_runs(readers, fields, shard_size), repeat(None, _AHEAD)):
@@ -66,7 +67,8 @@ def read_ahead(
                 this, columns = waiting.popleft()
                 yield this, columns.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
+        wait([future for _, future in waiting if not future.cancelled()])
 
 
 class _Memory:

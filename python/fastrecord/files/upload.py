@@ -245,6 +245,11 @@ class Upload:
                 raise Code.LOCKED.error(
                     f"{self.url}: another pack into it is running; its staging folder is {self._folder}"
                 ) from None
+            except OSError as err:
+                os.close(lock)
+                raise Code.NO_LOCKS.error(
+                    f"{self._folder}: its file system has no locks: {err.strerror}: choose another --staging"
+                ) from None
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), os.stat(os.path.join(self._folder, _LOCK))):
                     self._lock = lock

@@ -24,6 +24,7 @@ from fastrecord.inspect.machine import this_machine
 from fastrecord.inspect.page_cache import drop_from_cache, resident_share
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format
 from fastrecord.store.address import Url
+from fastrecord.store.threads import no_thread
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
@@ -343,7 +344,11 @@ class _Sample:
         start, cpu = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(threads) as executor:
             try:
-                results = list(executor.map(work, range(threads)))
+                try:
+                    running = [executor.submit(work, number) for number in range(threads)]
+                except RuntimeError as err:
+                    raise no_thread(err) from err  # fewer would be another measurement
+                results = [each.result() for each in running]
             finally:
                 stop.set()  # also on Ctrl-C: leaving the block waits for the threads
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu

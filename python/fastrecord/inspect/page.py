@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import json
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
@@ -27,6 +27,7 @@ from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import KEY, lies_in_index, plain
+from fastrecord.store.threads import Threads
 from fastrecord.terminal import bytes_text
 
 MOST_RECORDS = 2000
@@ -170,8 +171,8 @@ class _Items:
                 for name, kind in shards.readers[shard].schema.items():
                     if not lies_in_index(kind):
                         shards.readers[shard].prefetch(records, name)
-        with ThreadPoolExecutor(default_threads()) as threads:
-            self.items = list(threads.map(self._item, rows.tolist()))
+        with contextlib.closing(Threads(default_threads(), "fastrecord-page")) as threads:
+            self.items = threads.map(self._item, rows.tolist())
             for item, number in zip(self.items, numbers, strict=True):
                 if number is not None:
                     self._label(item, places[number])
@@ -179,7 +180,7 @@ class _Items:
             left = (_PAGE_BYTES - _FRAME_BYTES - len(as_json(self.items))) * 3 // 4
             most = left // max(len(rows), 1) - _PICTURE_FRAME * len(self._pictures)
             with unwarned():
-                list(threads.map(lambda row, item: self._add_pictures(row, item, most), rows.tolist(), self.items))
+                threads.map(lambda row, item: self._add_pictures(row, item, most), rows.tolist(), self.items)
 
     @property
     def damaged(self) -> int:

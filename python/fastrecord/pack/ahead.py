@@ -11,6 +11,7 @@ from typing import Self
 
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.interchange import Rows
+from fastrecord.store.threads import start
 
 # Runs that wait: one is being read, one waits, one is being stored.
 _WAITING = 1
@@ -42,7 +43,7 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._work, name="fastrecord-source", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        start(self._thread)
         return self
 
     def __exit__(

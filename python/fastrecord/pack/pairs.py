@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ from fastrecord.pack.output import Target, open_target
 from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options, destination
 from fastrecord.pack.pair_listing import Pairing, PairListing, common_scale, list_pairs, measure
 from fastrecord.schema import FieldType, Schema, array, image, string
+from fastrecord.store.threads import Threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +116,7 @@ def pack_pairs(
     sharded = shards is not None or shard_size is not None
     with (
         destination(out, mode, sharded=sharded, staging=staging, options=store_options) as (target, how, upload),
-        ThreadPoolExecutor(default_threads()) as pool,
+        contextlib.closing(Threads(default_threads(), "fastrecord-pairs")) as pool,
     ):
         _refuse_inside(target, listing)
         packer = _PairPacker(listing, bad_files, pairing, commit_bytes, progress, started, pool)
@@ -148,7 +149,7 @@ class _PairPacker(ListingPacker):
         commit_bytes: int,
         progress: Callable[[PackProgress], None] | None,
         started: float,
-        pool: ThreadPoolExecutor,
+        pool: Threads,
     ) -> None:
         super().__init__(listing, bad_files, commit_bytes, progress, changes=True, started=started)
         self.pairing, self.pool = pairing, pool

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from fastrecord.ending import join_at_exit
 from fastrecord.store.plan import Decision
+from fastrecord.store.threads import start
 
 # Seconds between two looks at the progress of the ranks, which may be other processes.
 _PAUSE = 0.005
 # Seconds to wait for threads that are bringing something when it is closed.
 _PATIENCE = 1.0
+# Threads without which nothing comes: one that follows, one that brings.
+_NEEDED = 2
 
 
 class Place(Protocol):
@@ -81,10 +84,20 @@ class Ahead:
         ]
 
     def start(self) -> Self:
-        """Start the threads."""
-        for thread in self._threads:
+        """Start the threads; a process at its limit of threads or memory brings with fewer.
+
+        Raises:
+            RuntimeError: there is none to bring anything (FR103).
+        """
+        for number, thread in enumerate(self._threads):
             join_at_exit(thread)
-            thread.start()
+            try:
+                start(thread)
+            except RuntimeError:
+                if number < _NEEDED:
+                    self.close()
+                    raise
+                break
         return self
 
     def wait(self, step: int) -> None:

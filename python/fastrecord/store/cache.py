@@ -46,6 +46,7 @@ from fastrecord.store.marks import (
     write_whole,
 )
 from fastrecord.store.requests import PAGE, Store
+from fastrecord.store.threads import start
 
 _STATE = "fastrecord-cache"
 _MARKS = ".frec.parts"
@@ -236,9 +237,9 @@ class Cache:
         self._releases.append(release)
         over, process, current = threading.Event(), os.getpid(), os.getpid
         watch = threading.Thread(target=self._watch, args=(release, over), name="fastrecord-release", daemon=True)
-        if self.is_named and self.limit is not None:
-            watch.start()
         try:
+            if self.is_named and self.limit is not None:
+                start(watch)
             yield
         finally:
             if process == current():  # else it is the parent's

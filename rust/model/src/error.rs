@@ -15,7 +15,9 @@ pub enum Error {
     Plan(String),
     #[error("no memory for a batch of {bytes} bytes")]
     Memory { bytes: u64 },
-    #[error("no thread could be started to load: {0}")]
+    #[error(
+        "no thread can be started ({0}): raise the limit of processes (`ulimit -u`, `pids.max`) or of memory (`ulimit -v`)"
+    )]
     Threads(io::Error),
     #[error("a loader's threads are in the process that began to iterate (pid {owner}), this is pid {here}")]
     ForkedLoader { owner: u32, here: u32 },

@@ -144,6 +144,10 @@ fn exception(error: Error) -> PyErr {
     match error {
         Error::Io { path, source } => os_error(path, &source, "", message),
         Error::Unreadable { path, place, source } => os_error(path, &source, &format!(" ({place})"), message),
+        Error::NoLocks { path, source } => {
+            let way_out = ": its file system has no locks: write on a local disk, and copy the file from there [FR608]";
+            os_error(path, &source, way_out, message)
+        }
         // Callers expect the system's error. The recovery advice goes into a note.
         Error::WriteFailed { path, source, safe } => {
             let note = format!("{}: {safe}", path.display());
@@ -165,7 +169,8 @@ fn exception(error: Error) -> PyErr {
         Error::Memory { .. }
         | Error::TooLarge { .. }
         | Error::Value { damage: Damage::Image(CoreDecodeError::Memory { .. }), .. } => PyMemoryError::new_err(message),
-        Error::Threads(_) | Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
+        Error::Threads(_) => PyRuntimeError::new_err(coded),
+        Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
         }

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastrecord import FastRecordDataset
+from fastrecord.store.threads import start
 from fastrecord.train.batches.base import Batch, SampledBatches, derive_seed
 from fastrecord.train.batches.torch import worker_loader
 from fastrecord.train.config import DataKind, TrainConfig
@@ -106,7 +107,7 @@ def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
         waiting.put(None)
 
     thread = threading.Thread(target=produce, name="fastrecord-queue", daemon=True)
-    thread.start()
+    start(thread)
     try:
         while (batch := waiting.get()) is not None:
             yield batch

@@ -52,6 +52,7 @@ impl Error {
             Self::Replace { .. } => "FR605",
             Self::WriteFailed { .. } => "FR606",
             Self::NameLost { .. } => "FR607",
+            Self::NoLocks { .. } => "FR608",
             Self::OutOfRange { .. } => "FR801",
             Self::ReaderClosed { .. } => "FR802",
             Self::BufferTooSmall { .. } => "FR803",

@@ -52,6 +52,9 @@ pub enum Error {
     #[error("{path}: {place}: {source}", path = path.display())]
     Unreadable { path: PathBuf, place: String, source: io::Error },
 
+    #[error("{path}: the file system has no locks: {source}", path = path.display())]
+    NoLocks { path: PathBuf, source: io::Error },
+
     #[error(
         "{path}: {place}: a page of the file's mapping could not be read, but the file is unchanged: its disk or mount may have failed briefly: open it again",
         path = path.display()
@@ -140,7 +143,9 @@ pub enum Error {
     #[error("{path}: record {record}, field {field}: no memory for {bytes} bytes: read it on a machine with more memory, or with fewer threads", path = path.display())]
     TooLarge { path: PathBuf, record: u64, field: String, bytes: u64 },
 
-    #[error("no thread could be started to load: {0}")]
+    #[error(
+        "no thread can be started ({0}): raise the limit of processes (`ulimit -u`, `pids.max`) or of memory (`ulimit -v`)"
+    )]
     Threads(io::Error),
 
     #[error(

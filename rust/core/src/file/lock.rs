@@ -27,10 +27,14 @@ impl LockedFile {
     /// Takes the lock of a file.
     ///
     /// # Errors
-    /// [`Error::Locked`] names the holder if the system reports it.
+    /// [`Error::Locked`] names the holder if the system reports it. [`Error::NoLocks`].
     pub(crate) fn new(path: &Path, file: File) -> Result<Self> {
         let io = |e| Error::io(path, e);
-        if !sys::try_lock(&file).map_err(io)? {
+        let refused = |e: io::Error| match e.raw_os_error() {
+            Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Error::NoLocks { path: path.to_owned(), source: e },
+            _ => io(e),
+        };
+        if !sys::try_lock(&file).map_err(refused)? {
             return Err(Error::Locked { path: path.to_owned(), holder: sys::lock_holder(&file) });
         }
         let identity = identity(&file).map_err(io)?;
@@ -170,14 +174,20 @@ pub(crate) fn open_locked(path: &Path) -> Result<LockedFile> {
     }
 }
 
-/// Creates a file that must not exist yet, and takes its lock.
+/// Creates a file that must not exist yet, and takes its lock. Leaves no file that cannot be locked.
 ///
 /// # Errors
 /// As [`LockedFile::new`], and I/O errors of creating: the path exists.
 pub(crate) fn create_locked(path: &Path) -> Result<LockedFile> {
     let io = |e| Error::io(path, e);
     let file = sys::open(OpenOptions::new().read(true).write(true).create_new(true), path).map_err(io)?;
-    let file = LockedFile::new(path, file)?;
+    let created = identity(&file).map_err(io)?;
+    let file = LockedFile::new(path, file).inspect_err(|error| {
+        // It is another writer's if that has locked it.
+        if !matches!(error, Error::Locked { .. }) && leads_to(path, created).unwrap_or(false) {
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
     // Between creating and locking, another writer may have replaced the file.
     if file.is_at(path).map_err(io)? { Ok(file) } else { Err(io(io::ErrorKind::AlreadyExists.into())) }
 }

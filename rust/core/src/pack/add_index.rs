@@ -206,7 +206,7 @@ impl Indexer<'_> {
                 let builder = thread::Builder::new().name(format!("fastrecord-index-{number}"));
                 if let Err(error) = builder.spawn_scoped(scope, serve) {
                     if number == 0 {
-                        return Err(Error::io(writer.path(), error));
+                        return Err(Error::Threads(error));
                     }
                     break;
                 }

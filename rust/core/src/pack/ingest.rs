@@ -288,7 +288,7 @@ impl Ingest<'_> {
                 let builder = thread::Builder::new().name(format!("fastrecord-read-{number}"));
                 if let Err(error) = builder.spawn_scoped(scope, serve) {
                     if number == 0 {
-                        return Err(Error::io(writer.path(), error));
+                        return Err(Error::Threads(error));
                     }
                     break;
                 }
