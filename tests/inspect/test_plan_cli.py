@@ -81,8 +81,8 @@ def test_a_wrong_option_is_an_error_before_the_measurement(tmp_path: Path) -> No
     known = ("--gpus", 1, "--gpu", "V100", "--measure", absent)
     assert "not 'gif'" in failed("plan", *known, "--stored", "gif", status=2)
     assert "a picture's name ends with" in failed("plan", *known, "--plot", tmp_path / "plan.txt", status=2)
-    picture = tmp_path / "nowhere" / "plan.png"
-    assert f"error: {picture}: No such file or directory" in failed("plan", *known, "--plot", picture)
+    nowhere = tmp_path / "nowhere"
+    assert f"error: {nowhere}: No such file or directory" in failed("plan", *known, "--plot", nowhere / "plan.png")
     assert "no published rate" in failed("plan", "--gpus", 1, "--gpu", "H900", "--measure", absent, status=2)
     assert "absent.frec" in failed("plan", "--gpus", 1, "--gpu", "V100", "--measure", absent)
 
@@ -96,10 +96,10 @@ def test_plot_draws_a_picture(tmp_path: Path, kind: str, magic: bytes) -> None:
 
 
 def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for picture, reason in ((tmp_path / "absent" / "plan.png", "No such file"), (tmp_path / "folder.png", "Is a dir")):
-        (tmp_path / "folder.png").mkdir(exist_ok=True)
-        assert f"error: {picture}: {reason}" in failed("plan", *HAL, "--plot", picture)
-    (tmp_path / "folder.png").rmdir()
+    folder = tmp_path / "folder.png"
+    folder.mkdir()
+    assert f"error: {folder}: Is a dir" in failed("plan", *HAL, "--plot", folder)
+    folder.rmdir()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pip install 'fastrecord[plot]'" in failed("plan", *HAL, "--plot", tmp_path / "plan.png")
     assert not list(tmp_path.iterdir())

@@ -228,6 +228,7 @@ def test_the_plot_is_a_picture_and_replaces_another_only_if_asked(packed: Path, 
         assert len(image.convert("RGB").getcolors(1 << 24) or ()) > 20
     before = out.read_bytes()
     assert "--overwrite" in failed("stats", packed, "--plot", out)
+    assert "name ends with .png, .svg, .pdf" in failed("stats", packed, "--plot", tmp_path / "p.txt", status=2)
     assert out.read_bytes() == before
     good("stats", packed, "--plot", out, "--overwrite")
     fr.inspect.plot_stats(fr.inspect.stats(packed), tmp_path / "other.png")

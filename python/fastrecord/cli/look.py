@@ -39,8 +39,8 @@ files_argument = click.argument("files", nargs=-1, required=True, type=path_type
     help="Maximum number of images whose first bytes are read, for formats and modes.",
 )
 @click.option("--seed", type=_SEED, default=0, show_default=True, help="Chooses them.")
-@click.option("--plot", type=path_type, metavar="PNG", help="Also draw the statistics; needs matplotlib.")
-@click.option("--overwrite", is_flag=True, help="Replace PNG if it exists.")
+@click.option("--plot", type=path_type, metavar="PICTURE", help="Also draw the statistics: .png, .svg or .pdf.")
+@click.option("--overwrite", is_flag=True, help="Replace PICTURE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: files, records, bytes, fields, classes.")
 def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, overwrite: bool, as_json: bool) -> None:
     """Show what the records of all FILEs together are like: bytes, image sizes, classes, duplicates.
@@ -48,10 +48,13 @@ def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, over
     A FILE may also be a data set: a folder of files. Reads the index of all records, and the first bytes of a sample
     of the images; changes nothing. All FILEs need the same fields.
     """
-    from fastrecord.inspect.stats_plot import require_plot
+    from fastrecord.inspect.plots import require_plot
 
     if plot is not None:
-        require_plot(plot, overwrite=overwrite)
+        try:
+            require_plot(plot, overwrite=overwrite)
+        except ValueError as err:
+            raise click.UsageError(str(err)) from err
     found = inspect.stats(files, sample=sample, seed=seed)
     if plot is not None:
         inspect.plot_stats(found, plot, overwrite=overwrite)

@@ -82,7 +82,7 @@ def _names(options: set[str]) -> str:
 def _predicted(
     run: tuple[Cluster, Training, Data], measure: str | None, *, seconds: float, cold: bool, plot: str | None
 ) -> Plan:
-    from fastrecord.inspect.prediction_plot import check_picture, plot_plan
+    from fastrecord.inspect.plots import plot_plan, require_plot
 
     report = None
     if measure is not None:
@@ -90,7 +90,7 @@ def _predicted(
         cluster, training, data = run
         inspect.plan(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
         if plot is not None:
-            check_picture(plot)
+            require_plot(plot, overwrite=True)
         report = inspect.bench(measure, seconds=seconds, cold=cold)
     found = inspect.plan(*run, report=report)
     if plot is not None:

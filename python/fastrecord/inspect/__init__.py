@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from fastrecord.inspect.plan_options import Cluster as Cluster
     from fastrecord.inspect.plan_options import Data as Data
     from fastrecord.inspect.plan_options import Training as Training
+    from fastrecord.inspect.plots import plot_stats as plot_stats
     from fastrecord.inspect.prediction import Plan as Plan
     from fastrecord.inspect.prediction import plan as plan
     from fastrecord.inspect.statistics import stats as stats
-    from fastrecord.inspect.stats_plot import plot_stats as plot_stats
     from fastrecord.inspect.verdict import judge as judge
 
 _NAMES = {
@@ -32,7 +32,7 @@ _NAMES = {
     "doctor": "diagnosis",
     "judge": "verdict",
     "plan": "prediction",
-    "plot_stats": "stats_plot",
+    "plot_stats": "plots",
     "stats": "statistics",
 }
 __all__ = sorted(_NAMES)

@@ -6,10 +6,11 @@ import math
 import re
 from typing import Any
 
+from fastrecord.checks import byte_count
+
 _NUMBER = r"(\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*"
 _PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 _RATE = re.compile(_NUMBER + r"([kKMGT]?)(i?)(B|bit|b)(?:/s|ps)", re.ASCII)
-_SIZE = re.compile(_NUMBER + r"(?:([kKMGT]?)(i?)B)?", re.ASCII)
 _COUNT = re.compile(_NUMBER + r"([kKMGT]?)\s*(?:images|reads|parameters)?(?:/s)?", re.ASCII)
 # Beyond these an amount is a mistake. Within them all products and quotients of a plan are finite.
 _LEAST, _MOST = 1e-12, 1e18
@@ -31,13 +32,7 @@ def bytes_per_second(name: str, value: Any) -> float:
 
 def size(name: str, value: Any) -> float:
     """Return bytes: of a number, or of text such as `256GiB` or `116kB`."""
-    if not isinstance(value, str):
-        return positive(name, value)
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{name} is a size such as 116kB or 256GiB, not {value!r}")
-    number, prefix, binary = match.groups()
-    return positive(name, _scaled(number, prefix or "", binary or ""))
+    return positive(name, byte_count(name, value) if isinstance(value, str) else value)
 
 
 def count(name: str, value: Any, *, zero: bool = False) -> float:

@@ -1,52 +1,67 @@
-"""`plot_stats`: the statistics of a data set as one picture. Computes nothing itself."""
+"""`plot_stats` and `plot_plan`: statistics, or a planned run, as one picture. Compute nothing of their own."""
 
 from __future__ import annotations
 
 import io
 import os
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fastrecord.inspect.model import Setup, run
 from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.interchange.libraries import library
 
 if TYPE_CHECKING:
+    from fastrecord.inspect.prediction import Plan
     from fastrecord.inspect.statistics import Distribution, FileStats, ImageStats
 
+_KINDS = (".png", ".svg", ".pdf")
 _BLUE, _GREY = "#3b78c2", "#8a8d93"
 # Classes above which a histogram is a line, and fields shown.
 _BARS = 40
 _FIELDS = 12
 
 
-def require_plot(path: str, *, overwrite: bool) -> Any:
+def require_plot(path: str | os.PathLike[str], *, overwrite: bool) -> Any:
     """Return matplotlib's `Figure`, after a check of the output.
 
     Raises:
+        ValueError: the name does not end with .png, .svg or .pdf.
         FastRecordError: matplotlib, the extra `plot`, is not installed; the message has the pip
             line. Or the output is not a regular file.
         FileExistsError: the output exists.
     """
+    if not os.fspath(path).lower().endswith(_KINDS):
+        raise ValueError(f"{os.fspath(path)}: a picture's name ends with {', '.join(_KINDS)}")
     figure = library("matplotlib.figure", "plot", "a plot").Figure
-    check_output(path, overwrite=overwrite)
+    check_output(os.fspath(path), overwrite=overwrite)
     return figure
 
 
+def _save(figure: Any, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font lacks characters of a name
+        figure.savefig(picture, format=os.fspath(path)[-3:].lower(), dpi=100)
+    write_whole(os.fspath(path), picture.getvalue(), overwrite=overwrite)
+
+
 def plot_stats(stats: FileStats, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Draw statistics as a PNG: bytes, image sizes, aspects, classes, kinds of images.
+    """Draw statistics: bytes, image sizes, aspects, classes, kinds of images.
 
     Args:
         stats: A result of `stats`.
-        path: The picture.
+        path: The picture; its name ends with .png, .svg or .pdf.
         overwrite: Replace it if it exists.
 
     Raises:
+        ValueError: the name ends with something else.
         FastRecordError: matplotlib, the extra `plot`, is not installed; the message has the pip
             line.
         FileExistsError: `path` exists.
     """
-    target = os.fspath(path)
-    figure = require_plot(target, overwrite=overwrite)(figsize=(15, 8.5), layout="constrained")
+    figure = require_plot(path, overwrite=overwrite)(figsize=(15, 8.5), layout="constrained")
     axes = iter(figure.subplots(2, 3).flat)
     name = os.path.basename(stats.files[0]) + (f" and {len(stats.files) - 1:,} more" if len(stats.files) > 1 else "")
     figure.suptitle(_plain(f"{name}: {stats.records:,} records"))
@@ -61,11 +76,7 @@ def plot_stats(stats: FileStats, path: str | os.PathLike[str], *, overwrite: boo
     _draw_classes(next(axes), stats)
     for rest in axes:
         rest.set_axis_off()
-    picture = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a font lacks characters of a name
-        figure.savefig(picture, format="png", dpi=100)
-    write_whole(target, picture.getvalue(), overwrite=overwrite)
+    _save(figure, path, overwrite=overwrite)
 
 
 def _plain(text: str) -> str:
@@ -115,3 +126,57 @@ def _draw_classes(axes: Any, stats: FileStats) -> None:
         axes.stairs([count for _, count in counts], fill=True, color=_BLUE)
         axes.set(xlabel="classes, largest first")
     axes.set_ylim(bottom=0)
+
+
+def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Draw a plan: its rate on 1 GPU up to twice as many as planned, the ideal line and each limit.
+
+    Args:
+        plan: The plan.
+        path: The picture, which is replaced; its name ends with .png, .svg or .pdf.
+
+    Raises:
+        ValueError: the name ends with something else.
+        FastRecordError: matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    figure = require_plot(path, overwrite=True)(figsize=(8, 5), layout="constrained")
+    sizes = _sizes(plan.setup)
+    steps = [run(setup).last for setup in sizes]
+    gpus = [setup.gpus for setup in sizes]
+    images = [setup.gpus * setup.batch for setup in sizes]
+    axes = figure.subplots()
+    axes.plot(gpus, [images[0] / steps[0].compute * n / gpus[0] for n in gpus], "k:", label="ideal")
+    parts = (
+        ("GPUs and all-reduce", [step.gpu for step in steps]),
+        ("storage", [step.storage for step in steps]),
+        ("read operations", [step.operations for step in steps]),
+        ("decoding", [step.decode for step in steps]),
+    )
+    for name, seconds in parts:
+        if all(seconds):
+            axes.plot(gpus, [n / time for n, time in zip(images, seconds, strict=True)], "--", label=f"limit: {name}")
+    rates = [n / step.total for n, step in zip(images, steps, strict=True)]
+    axes.plot(gpus, rates, "o-", linewidth=2, label="planned")
+    axes.axvline(plan.setup.gpus, color="grey", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    # A limit far above the others would leave no room for them.
+    axes.set_ylim(rates[0] / 1.5, 3 * max(rates))
+    axes.set_xticks(gpus, [str(n) for n in gpus])
+    ticks = [rates[0] * 2**power for power in range(40) if rates[0] * 2**power < 3 * max(rates)]
+    axes.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlabel="GPUs", ylabel="images/s", title=f"{plan.setup.gpus} GPUs: limited by {plan.limit}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    _save(figure, path, overwrite=True)
+
+
+def _sizes(setup: Setup) -> list[Setup]:
+    """Return the setup with 1, 2, 4, ... GPUs, on as few nodes as they fill; and as planned."""
+    each = setup.gpus // setup.nodes
+    whole = {each * 2**power for power in range(21) if each * 2**power <= 2 * setup.gpus and setup.nodes > 1}
+    few = {2**power for power in range(21) if 2**power <= (each if setup.nodes > 1 else 2 * setup.gpus)}
+    counts = sorted(n for n in whole | few | {setup.gpus} if n * setup.batch <= setup.images)
+    return [replace(setup, gpus=n, nodes=max(1, n // each) if setup.nodes > 1 else 1) for n in counts]
