@@ -69,7 +69,7 @@ def test_a_path_lies_on_the_deepest_mount_and_of_two_there_on_the_later() -> Non
     assert mount("/mnt/data2/train.frec").kind == "overlay"
     assert mount("/train.frec").kind == "overlay"
     assert mount("/mnt/with blank\\/x").source == "me@host:/a b"
-    assert mount("/mnt/data").device == (0, 44)
+    assert mount("/mnt/data").device == "0:44"
     assert mount_of("/x", []) is None
 
 

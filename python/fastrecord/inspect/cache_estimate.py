@@ -7,9 +7,9 @@ formulas; tests compare them with `plan_cache` of fastrecord.sampler.node, which
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.plan_options import CacheOptions, CacheShuffle, Cluster, Data, Training
 from fastrecord.inspect.tables import IMAGE_BYTES, IMAGES
 
@@ -22,7 +22,7 @@ _OPEN = 3
 
 
 @dataclass(frozen=True)
-class CacheEstimate:
+class CacheEstimate(Answer):
     """An estimate of what the caches of a run download.
 
     Attributes:
@@ -57,10 +57,6 @@ class CacheEstimate:
     least_cache_bytes: float
     cache_for_all_bytes: float
     spilled: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attributes, ready for JSON."""
-        return asdict(self)
 
 
 def estimate_cache(cluster: Cluster, training: Training, data: Data, options: CacheOptions) -> CacheEstimate:

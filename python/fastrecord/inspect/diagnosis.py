@@ -13,8 +13,7 @@ import shlex
 import stat
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from fastrecord._core import (
     FastRecordError,
@@ -24,7 +23,7 @@ from fastrecord._core import (
     side_kinds,
 )
 from fastrecord.errors import system_text
-from fastrecord.inspect.findings import Finding
+from fastrecord.inspect.findings import Answer, Finding, Level
 from fastrecord.inspect.machine import Machine, judge_machine, read_text, this_machine, versions
 from fastrecord.inspect.mounts import (
     Disk,
@@ -59,7 +58,7 @@ _FIEMAP = 0xC020660B  # FS_IOC_FIEMAP of linux/fs.h
 
 
 @dataclass(slots=True)
-class FileReport:
+class FileReport(Answer):
     """Properties of a file; None if unknown.
 
     Attributes:
@@ -101,16 +100,9 @@ class FileReport:
     crop_ready: float | None = None
     crop_index: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able values."""
-        return asdict(self) | {
-            "mount": None if self.mount is None else self.mount.to_dict(),
-            "disk": None if self.disk is None else self.disk.to_dict(),
-        }
-
 
 @dataclass(slots=True)
-class Report:
+class Report(Answer):
     """What was examined, and the findings.
 
     Attributes:
@@ -129,15 +121,6 @@ class Report:
     def readable(self) -> bool:
         """Whether every file could be read."""
         return all(file.error is None for file in self.files)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able values."""
-        return {
-            "versions": self.versions,
-            "machine": self.machine.to_dict(),
-            "files": [file.to_dict() for file in self.files],
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
 
 
 def doctor(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
@@ -237,63 +220,56 @@ def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
     if file.mappable is False:
         message = 'its file system does not map files: open it with access="pread", which copies views'
         found.append(Finding("warning", "no-mapping", message, file=file.file))
-    return [*found, *_judge_state(file), *_judge_cache(file, machine), *_judge_access(file)]
-
-
-def _judge_state(file: FileReport) -> list[Finding]:
-    name, quoted = file.file, shlex.quote(file.file)
-    found = []
-    if not file.complete:
-        message = "its packing is not complete: data sets refuse it"
-        found.append(Finding("warning", "incomplete", message, f"fastrecord pack --resume SRC {quoted}", name))
-    if file.writer is not None:
-        message = f"process {file.writer} is writing to it; readers see what is committed, and more by `refresh`"
-        found.append(Finding("note", "writer", message, f"ps -fp {file.writer}", name))
-    elif file.tail_bytes:
-        message = (
-            f"{file.tail_bytes:,} bytes after the last commit: a writer was stopped; they are harmless, and the next "
-            "writer drops them"
-        )
-        found.append(Finding("note", "tail", message, f"fastrecord compact {quoted}", name))
-    if (file.chunks or 0) >= _MANY_CHUNKS:
-        message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
-        found.append(Finding("note", "chunks", message, f"fastrecord compact {quoted}", name))
-    if file.crop_ready is not None and file.crop_ready + (file.crop_index or 0.0) < 0.5:
-        message = "its JPEGs have no crop index: a random crop decodes all rows above it, too"
-        found.append(Finding("note", "crop-index", message, f"fastrecord index {quoted}", name))
-    pieces, size = file.pieces or 0, file.size or 0
-    if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:
-        message = f"the file system keeps it in {pieces:,} pieces of {size / pieces / 1e3:,.0f} kB on average"
-        found.append(Finding("note", "fragmented", message, f"fastrecord compact {quoted}", name))
-    if not found:
-        message = f"{file.records:,} records, complete, its index in {file.chunks:,} pieces a column at most"
-        found.append(Finding("ok", "state", message, file=name))
+    found += [*_judge_state(file), *_judge_cache(file, machine)]
+    if (file.mode or 0) & stat.S_IWOTH:
+        message = "everyone may write to it: a program that truncates or changes it may end its readers"
+        found.append(Finding("warning", "writable", message, f"chmod o-w {shlex.quote(file.file)}", file.file))
     return found
 
 
+def _judge_state(file: FileReport) -> list[Finding]:
+    quoted, pieces, size = shlex.quote(file.file), file.pieces or 0, file.size or 0
+    compact = f"fastrecord compact {quoted}"
+    found: list[tuple[Level, str, str, str]] = []
+    if not file.complete:
+        message = "its packing is not complete: data sets refuse it"
+        found.append(("warning", "incomplete", message, f"fastrecord pack --resume SRC {quoted}"))
+    if file.writer is not None:
+        message = f"process {file.writer} is writing to it; readers see what is committed, and more by `refresh`"
+        found.append(("note", "writer", message, f"ps -fp {file.writer}"))
+    elif file.tail_bytes:
+        message = (
+            f"{file.tail_bytes:,} bytes after the last commit: a writer was stopped; they are harmless, and the next "
+        )
+        found.append(("note", "tail", f"{message}writer drops them", compact))
+    if (file.chunks or 0) >= _MANY_CHUNKS:
+        message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
+        found.append(("note", "chunks", message, compact))
+    if file.crop_ready is not None and file.crop_ready + (file.crop_index or 0.0) < 0.5:
+        message = "its JPEGs have no crop index: a random crop decodes all rows above it, too"
+        found.append(("note", "crop-index", message, f"fastrecord index {quoted}"))
+    if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:
+        message = f"the file system keeps it in {pieces:,} pieces of {size / pieces / 1e3:,.0f} kB on average"
+        found.append(("note", "fragmented", message, compact))
+    if not found:
+        message = f"{file.records:,} records, complete, its index in {file.chunks:,} pieces a column at most"
+        return [Finding("ok", "state", message, file=file.file)]
+    return [Finding(*each, file.file) for each in found]
+
+
 def _judge_cache(file: FileReport, machine: Machine) -> list[Finding]:
-    size, granted = file.size or 0, machine.memory_granted
+    size, granted, quoted = file.size or 0, machine.memory_granted, shlex.quote(file.file)
     if granted is not None and size > granted:
         message = (
             f"{size / 1e9:.1f} GB, and {granted / 1e9:.1f} GB of memory at most: every epoch reads from the disk, "
-            "which `fastrecord bench` measures"
         )
-        return [
-            Finding(
-                "note", "larger-than-memory", message, f"fastrecord bench --cold {shlex.quote(file.file)}", file.file
-            )
-        ]
+        message += "which `fastrecord bench` measures"
+        return [Finding("note", "larger-than-memory", message, f"fastrecord bench --cold {quoted}", file.file)]
     if file.resident is None or not size:
         return []
     share = file.resident / size
+    message = f"{100 * share:.0f} % of it lie in the page cache"
     if share < _COLD and size >= _LARGE:
-        message = f"{100 * share:.0f} % of it lie in the page cache: the first epoch reads from the disk"
-        return [Finding("note", "cold", message, f"cat {shlex.quote(file.file)} > /dev/null", file.file)]
-    return [Finding("ok", "page-cache", f"{100 * share:.0f} % of it lie in the page cache", file=file.file)]
-
-
-def _judge_access(file: FileReport) -> list[Finding]:
-    if (file.mode or 0) & stat.S_IWOTH:
-        message = "everyone may write to it: a program that truncates or changes it may end its readers"
-        return [Finding("warning", "writable", message, f"chmod o-w {shlex.quote(file.file)}", file.file)]
-    return []
+        message += ": the first epoch reads from the disk"
+        return [Finding("note", "cold", message, f"cat {quoted} > /dev/null", file.file)]
+    return [Finding("ok", "page-cache", message, file=file.file)]

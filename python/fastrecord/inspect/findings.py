@@ -1,4 +1,4 @@
-"""`Finding`: a level, a code that scripts may rely on, a sentence, and the way out."""
+"""`Answer`: what a function of this folder returns, ready for JSON; `Finding`: one of the doctor's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Any, Literal
 Level = Literal["ok", "note", "warning"]
 
 
+class Answer:
+    """The base of the dataclasses that the functions of this folder return."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes, ready for JSON: seconds, bytes, and numbers per second."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Answer):
     """The result of one check.
 
     Attributes:
@@ -26,7 +36,3 @@ class Finding:
     message: str
     command: str | None = None
     file: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the finding as JSON-able values."""
-        return asdict(self)

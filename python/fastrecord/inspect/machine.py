@@ -9,12 +9,12 @@ import multiprocessing
 import os
 import platform
 import resource
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from fastrecord._core import FORMAT_VERSION, __version__, default_threads, instructions, libraries
-from fastrecord.inspect.findings import Finding
+from fastrecord.inspect.findings import Answer, Finding
 
 _PACKAGES = ("numpy", "torch", "torchvision", "pillow", "click", "tqdm")
 _GIB = 1 << 30
@@ -66,7 +66,7 @@ def parse_group(membership: str, mounts: str, read: Any) -> Group:
             continue
         wanted = set(names.split(",")) - {""}
         for mount in points:
-            if (mount.kind == "cgroup2") == bool(wanted) or not wanted <= mount.options | {""}:
+            if (mount.kind == "cgroup2") == bool(wanted) or not wanted <= {*mount.options, ""}:
                 continue
             # In a container the path is the host's path, and the group itself is mounted: check the
             # mount point, too.
@@ -104,7 +104,7 @@ def parse_choice(text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Answer):
     """Resources of a process; None if the system does not report them.
 
     Attributes:
@@ -153,10 +153,6 @@ class Machine:
         known = [size for size in (self.memory, self.memory_limit) if size is not None]
         return min(known, default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the resources as JSON-able values."""
-        return asdict(self)
-
 
 def read_text(path: str) -> str | None:
     """Return the text of a system file, or None if it cannot be read."""
@@ -204,51 +200,40 @@ def judge_machine(machine: Machine, files: int = 0) -> list[Finding]:
         machine: Its resources.
         files: Number of files to be open at once.
     """
-    found = [*_judge_cpus(machine), *_judge_memory(machine)]
-    found.append(_judge_open_files(machine, files))
+    found = [*_judge_cpus(machine), *_judge_memory(machine), _judge_open_files(machine, files)]
     if machine.shared_memory is not None:
         free = machine.shared_memory_free or 0
-        if machine.shared_memory < _ENOUGH_SHM or free < _ENOUGH_SHM // 4:
+        enough = machine.shared_memory >= _ENOUGH_SHM and free >= _ENOUGH_SHM // 4
+        message = f"/dev/shm has {machine.shared_memory / 1e9:.1f} GB"
+        if not enough:
             message = (
                 f"/dev/shm has {machine.shared_memory / 1e6:,.0f} MB, {free / 1e6:,.0f} of them free: DataLoader's "
                 "workers hand batches over in it, and end with a bus error when it is full; FastRecordLoader does not "
                 "need it"
             )
-            found.append(Finding("warning", "shared-memory", message, "docker run --shm-size=8g ..."))
-        else:
-            found.append(Finding("ok", "shared-memory", f"/dev/shm has {machine.shared_memory / 1e9:.1f} GB"))
-    method = machine.start_method
-    means = {
-        "fork": "workers begin with all that their parent has; readers, data sets and loaders go through it",
-        "forkserver": "workers open the files again by path, file id and commit; what they get must pickle",
-        "spawn": "workers open the files again by path, file id and commit; what they get must pickle",
-    }
-    found.append(Finding("ok", "start-method", f"processes start by {method}: {means.get(method, 'not tried')}"))
+        command = None if enough else "docker run --shm-size=8g ..."
+        found.append(Finding("ok" if enough else "warning", "shared-memory", message, command))
+    means = "workers open the files again by path, file id and commit; what they get must pickle"
+    if machine.start_method == "fork":
+        means = "workers begin with all that their parent has; readers, data sets and loaders go through it"
+    found.append(Finding("ok", "start-method", f"processes start by {machine.start_method}: {means}"))
     return found
 
 
 def _judge_cpus(machine: Machine) -> list[Finding]:
     found = []
     if machine.allowed_cpus < machine.cpus:
-        found.append(
-            Finding(
-                "note",
-                "cpu-affinity",
-                f"this process may run on {machine.allowed_cpus:,} of {machine.cpus:,} CPUs, and loads with as many "
-                "threads: ask the scheduler for more, or for fewer ranks on this machine",
-                "taskset -cp $$",
-            )
+        message = (
+            f"this process may run on {machine.allowed_cpus:,} of {machine.cpus:,} CPUs, and loads with as many "
+            "threads: ask the scheduler for more, or for fewer ranks on this machine"
         )
+        found.append(Finding("note", "cpu-affinity", message, "taskset -cp $$"))
     if machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cpus:
-        found.append(
-            Finding(
-                "note",
-                "cpu-quota",
-                f"the control group may use {machine.cpu_quota:g} CPUs at once, of {machine.allowed_cpus:,}: threads "
-                "beyond that are stopped now and then",
-                "docker run --cpus=N ...",
-            )
+        message = (
+            f"the control group may use {machine.cpu_quota:g} CPUs at once, of {machine.allowed_cpus:,}: threads "
+            "beyond that are stopped now and then"
         )
+        found.append(Finding("note", "cpu-quota", message, "docker run --cpus=N ..."))
     jpeg = machine.instructions.get("jpeg")
     if jpeg not in ("avx2", "neon", None):
         message = f"JPEGs are decoded by {jpeg}: a processor with AVX2 decodes faster"
@@ -261,53 +246,43 @@ def _judge_cpus(machine: Machine) -> list[Finding]:
 
 def _judge_memory(machine: Machine) -> list[Finding]:
     found = []
+    left = machine.memory_available
     if machine.memory_limit is not None and machine.memory is not None and machine.memory_limit < machine.memory:
         message = (
             f"the control group may use {machine.memory_limit / 1e9:.1f} of {machine.memory / 1e9:.1f} GB, and what "
             "it reads of files counts: larger files do not stay in memory"
         )
         found.append(Finding("note", "memory-limit", message, "docker run --memory=64g ..."))
-    if machine.memory_available is not None and machine.memory_available < _GIB:
-        message = (
-            f"{machine.memory_available / 1e6:,.0f} MB of memory are available: what is read of files does not stay"
-        )
+    if left is not None and left < _GIB:
+        message = f"{left / 1e6:,.0f} MB of memory are available: what is read of files does not stay"
         found.append(Finding("note", "memory", message))
     if not found and machine.memory is not None:
-        found.append(
-            Finding(
-                "ok", "memory", f"{machine.memory / 1e9:.1f} GB, {(machine.memory_available or 0) / 1e9:.1f} available"
-            )
-        )
+        found.append(Finding("ok", "memory", f"{machine.memory / 1e9:.1f} GB, {(left or 0) / 1e9:.1f} available"))
     if machine.huge_pages is not None:
-        means = {
-            "always": "batch buffers come in pages of 2 MiB where they fit",
-            "madvise": "batch buffers come in pages of 4 KiB, which costs little, as they are used again",
-            "never": "batch buffers come in pages of 4 KiB, which costs little, as they are used again",
-        }
-        meaning = means.get(machine.huge_pages, "not tried")
-        message = f"transparent huge pages: {machine.huge_pages}: {meaning}; mapped files do not depend on it"
+        means = "batch buffers come in pages of 4 KiB, which costs little, as they are used again"
+        if machine.huge_pages == "always":
+            means = "batch buffers come in pages of 2 MiB where they fit"
+        message = f"transparent huge pages: {machine.huge_pages}: {means}; mapped files do not depend on it"
         found.append(Finding("ok", "huge-pages", message))
     return found
 
 
 def _judge_open_files(machine: Machine, files: int) -> Finding:
     limit, hard = machine.open_files, machine.open_files_hard
-    unlimited = limit == resource.RLIM_INFINITY
+    if limit == resource.RLIM_INFINITY:
+        return Finding("ok", "open-files", "any number of files may be open at once")
     # A reader keeps up to two descriptors open; forked workers inherit them.
     needed = 2 * files + 256
-    if not unlimited and limit < max(needed, _ENOUGH_FILES):
-        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
-        level: Any = "warning" if limit < needed else "note"
-        message = (
-            f"{limit:,} files may be open at once (at most {most}); a training run on {files:,} shards needs some "
-            f"{needed:,}"
+    wanted = max(needed, _ENOUGH_FILES)
+    if limit >= wanted:
+        return Finding("ok", "open-files", f"{limit:,} files may be open at once")
+    most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    message = f"{limit:,} files may be open at once (at most {most}); "
+    message += f"a training run on {files:,} shards needs some {needed:,}"
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        message += (
+            ": only root raises the hard limit (/etc/security/limits.conf, LimitNOFILE= of systemd, "
+            "docker run --ulimit nofile=65536)"
         )
-        below = hard != resource.RLIM_INFINITY and hard < max(needed, _ENOUGH_FILES)
-        if below:
-            message += (
-                ": only root raises the hard limit (/etc/security/limits.conf, LimitNOFILE= of systemd, "
-                "docker run --ulimit nofile=65536)"
-            )
-        command = None if hard == limit else f"ulimit -n {most.replace(',', '')}"
-        return Finding(level, "open-files", message, command)
-    return Finding("ok", "open-files", f"{'any number of' if unlimited else f'{limit:,}'} files may be open at once")
+    command = None if hard == limit else f"ulimit -n {most.replace(',', '')}"
+    return Finding("warning" if limit < needed else "note", "open-files", message, command)

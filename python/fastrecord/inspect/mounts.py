@@ -9,33 +9,30 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fastrecord.inspect.findings import Finding, Level
+from fastrecord.inspect.findings import Answer, Finding, Level
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Answer):
     """A line of /proc/self/mountinfo.
 
     Attributes:
         point: The mount point.
         kind: Type of the file system, including types such as `fuse.sshfs`.
         source: What is mounted: a device, or `server:/export`.
-        options: Options of the mount and of the file system.
-        device: (major, minor); equals the files' `st_dev`, except on some network file systems.
+        options: Options of the mount and of the file system, sorted.
+        device: "major:minor"; equals the files' `st_dev`, except on some network file systems.
     """
 
     point: str
     kind: str
     source: str
-    options: frozenset[str]
-    device: tuple[int, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the mount as JSON-able values."""
-        return asdict(self) | {"options": sorted(self.options), "device": f"{self.device[0]}:{self.device[1]}"}
+    options: tuple[str, ...]
+    device: str
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -44,13 +41,9 @@ def parse_mounts(text: str) -> list[Mount]:
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
-        if not separator or len(before) < 6 or len(after) < 3:
-            continue
-        major, _, minor = before[2].partition(":")
-        if not (major.isdigit() and minor.isdigit()):
-            continue
-        options = frozenset(f"{before[5]},{after[2]}".split(","))
-        mounts.append(Mount(_plain(before[4]), after[0], _plain(after[1]), options, (int(major), int(minor))))
+        if separator and len(before) >= 6 and len(after) >= 3 and re.fullmatch(r"\d+:\d+", before[2]):
+            options = tuple(sorted({*before[5].split(","), *after[2].split(",")}))
+            mounts.append(Mount(_plain(before[4]), after[0], _plain(after[1]), options, before[2]))
     return mounts
 
 
@@ -69,102 +62,87 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
     return best
 
 
-# Known guarantees of file systems.
-_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "reiserfs", "ubifs", "apfs"})
-_NETWORK = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs",
-    "ocfs2", "gfs2", "orangefs", "panfs", "wekafs", "daos",
-})  # fmt: skip
-
-
-def is_network(kind: str) -> bool:
-    """Return whether files of a file system are on another machine, or may be."""
-    return kind in _NETWORK or kind == "fuse" or kind.startswith("fuse.")
+_COPY = "cp FILE LOCAL_DISK/"
+_PREAD = 'open it with access="pread", which turns a failing network into an OSError, not a SIGBUS'
+_WAITS = f"WHERE: batches in random order wait for the network; {_PREAD}"
+_UNKNOWN = "WHERE: not tested: check that appends, locks (`flock`) and mappings work"
+# Types of file systems, then level, code, message and command of the finding about a file there.
+_KNOWN: tuple[tuple[str, Level, str, str, str | None], ...] = (
+    ("nfs nfs4", "note", "nfs", _WAITS, _COPY),
+    (
+        "overlay", "warning", "overlay",
+        "in a container's layer: the first append copies the whole file, and readers keep the old copy; keep data on a "
+        "volume",
+        "docker run -v /data:/data ...",
+    ),
+    (
+        "9p", "warning", "9p",
+        "WHERE: each read goes through another system, slowly, and without cache=mmap mappings may be refused; "
+        f"{_PREAD}",
+        _COPY,
+    ),
+    (
+        "cifs smb3 smbfs", "warning", "smb",
+        f"WHERE: locks and mappings are as good as the server's; write from one machine only; {_PREAD}",
+        _COPY,
+    ),
+    (
+        "lustre", "note", "lustre", "WHERE: spread a large file over several servers before it is written",
+        "lfs setstripe -c 8 OUT",
+    ),
+    (
+        "virtiofs", "note", "fuse",
+        f"WHERE: reads pass through another process; appends, locks and mappings are as good as that one; {_PREAD}",
+        _COPY,
+    ),
+    (
+        "ceph gpfs beegfs glusterfs afs ocfs2 gfs2 orangefs panfs wekafs daos", "note", "network", _WAITS, _COPY,
+    ),
+    ("tmpfs ramfs", "note", "tmpfs", "WHERE: all of it takes memory, and a restart deletes it", None),
+    ("zfs", "note", "zfs", 'WHERE: mapped files are cached twice; access="pread" caches them once', None),
+    (
+        "vfat msdos", "warning", "foreign",
+        "WHERE: files end at 4 GiB, and permissions are not kept, crashes may lose files", _COPY,
+    ),
+    ("exfat ntfs ntfs3", "warning", "foreign", "WHERE: permissions are not kept, crashes may lose files", _COPY),
+    (
+        "squashfs erofs iso9660 cramfs", "note", "image",
+        "WHERE: what is read is decompressed first, in blocks larger than records", _COPY,
+    ),
+    (
+        "ext2 ext3 ext4 xfs btrfs f2fs bcachefs jfs reiserfs ubifs apfs", "ok", "filesystem",
+        "WHERE: locks, mappings and syncs hold what is promised", None,
+    ),
+)  # fmt: skip
 
 
 def judge_mount(file: str, mount: Mount) -> list[Finding]:
     """Return the findings about a file that follow from its file system."""
-    kind, options = mount.kind, mount.options
-    copy = f"cp {shlex.quote(file)} LOCAL_DISK/"
+    kind, options = mount.kind, {*mount.options}
     where = f"on {kind} ({mount.source})"
-
-    def say(level: Level, code: str, message: str, command: str | None = None) -> Finding:
-        return Finding(level, code, message, command, file)
-
-    pread = 'open it with access="pread", which turns a failing network into an OSError, not a SIGBUS'
-    found = []
-    if kind in ("nfs", "nfs4"):
-        found.append(say("note", "nfs", f"{where}: batches in random order wait for the network; {pread}", copy))
-        # `local_lock=none` is the default of version 3, and version 4 has no other value.
-        if options & {"nolock", "local_lock=all", "local_lock=flock"}:
-            message = f"{where}: locks do not reach other machines: two writers there would destroy the file"
-            found.append(
-                say("warning", "nfs-locks", f"{message}; write from one machine only, or mount it without nolock")
-            )
-        if "soft" in options or "softerr" in options:
-            found.append(
-                say(
-                    "warning",
-                    "nfs-soft",
-                    f"{where}, mounted soft: a slow server ends mapped reads with SIGBUS; {pread}",
-                )
-            )
-    elif kind == "overlay":
-        message = "in a container's layer: the first append copies the whole file, and readers keep the old copy"
-        found.append(say("warning", "overlay", f"{message}; keep data on a volume", "docker run -v /data:/data ..."))
-    elif kind == "9p":
-        message = (
-            f"{where}: each read goes through another system, slowly, and without cache=mmap mappings may be refused"
-        )
-        found.append(say("warning", "9p", f"{message}; {pread}", copy))
-    elif kind in ("cifs", "smb3", "smbfs"):
-        message = f"{where}: locks and mappings are as good as the server's; write from one machine only; {pread}"
-        found.append(say("warning", "smb", message, copy))
-    elif kind == "lustre":
-        if "flock" not in options and "localflock" not in options:
-            found.append(
-                say("warning", "lustre-locks", f"{where}, mounted without flock: writers are refused; mount it with it")
-            )
-        elif "localflock" in options:
-            found.append(
-                say("warning", "lustre-locks", f"{where}, mounted with localflock: write from one machine only")
-            )
-        found.append(
-            say(
-                "note",
-                "lustre",
-                f"{where}: spread a large file over several servers before it is written",
-                "lfs setstripe -c 8 OUT",
-            )
-        )
-    elif kind.startswith("fuse") or kind == "virtiofs":
-        message = (
-            f"{where}: reads pass through another process; appends, locks and mappings are as good as that one; {pread}"
-        )
-        found.append(say("note" if kind == "virtiofs" else "warning", "fuse", message, copy))
-    elif is_network(kind):
-        found.append(say("note", "network", f"{where}: batches in random order wait for the network; {pread}", copy))
-    elif kind in ("tmpfs", "ramfs"):
-        found.append(say("note", "tmpfs", f"{where}: all of it takes memory, and a restart deletes it"))
-    elif kind == "zfs":
-        message = f'{where}: mapped files are cached twice; access="pread" caches them once'
-        found.append(say("note", "zfs", message))
-    elif kind in ("vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk"):
-        limit = "files end at 4 GiB, and " if kind in ("vfat", "msdos") else ""
-        found.append(
-            say("warning", "foreign", f"{where}: {limit}permissions are not kept, crashes may lose files", copy)
-        )
-    elif kind in ("squashfs", "erofs", "iso9660", "cramfs"):
-        found.append(
-            say("note", "image", f"{where}: what is read is decompressed first, in blocks larger than records", copy)
-        )
-    elif kind in _LOCAL:
-        found.append(say("ok", "filesystem", f"{where}: locks, mappings and syncs hold what is promised"))
-    else:
-        message = f"{where}: not tested: check that appends, locks (`flock`) and mappings work"
-        found.append(say("note", "filesystem", message))
+    known = {name: rest for names, *rest in _KNOWN for name in names.split()}
+    rule: Any = known.get(kind, ("note", "filesystem", _UNKNOWN, None))
+    if kind.startswith("fuse"):
+        rule = ("warning", *known["virtiofs"][1:])
+    level, code, message, command = rule
+    command = None if command is None else command.replace("FILE", shlex.quote(file))
+    found = [Finding(level, code, message.replace("WHERE", where), command, file)]
+    # `local_lock=none` is the default of version 3, and version 4 has no other value.
+    if code == "nfs" and options & {"nolock", "local_lock=all", "local_lock=flock"}:
+        message = f"{where}: locks do not reach other machines: two writers there would destroy the file; "
+        message += "write from one machine only, or mount it without nolock"
+        found.append(Finding("warning", "nfs-locks", message, file=file))
+    if code == "nfs" and options & {"soft", "softerr"}:
+        message = f"{where}, mounted soft: a slow server ends mapped reads with SIGBUS; {_PREAD}"
+        found.append(Finding("warning", "nfs-soft", message, file=file))
+    if code == "lustre" and ("localflock" in options or "flock" not in options):
+        message = f"{where}, mounted without flock: writers are refused; mount it with it"
+        if "localflock" in options:
+            message = f"{where}, mounted with localflock: write from one machine only"
+        found.append(Finding("warning", "lustre-locks", message, file=file))
     if "ro" in options:
-        found.append(say("note", "read-only", f"{mount.point} is mounted read-only: nothing can be appended"))
+        message = f"{mount.point} is mounted read-only: nothing can be appended"
+        found.append(Finding("note", "read-only", message, file=file))
     return found
 
 
@@ -182,7 +160,7 @@ _VIRTUAL = ("vd", "xvd")
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Answer):
     """The settings of a block device's queue.
 
     Attributes:
@@ -200,64 +178,40 @@ class Disk:
     read_ahead_kib: int
     largest_request_kib: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON-able values."""
-        return asdict(self)
-
 
 def disk_of(device: int, sys_folder: str = "/sys") -> Disk | None:
     """Return the disk of a file with this `st_dev`; None if there is none or it is not reported."""
     folder = os.path.realpath(os.path.join(sys_folder, "dev/block", f"{os.major(device)}:{os.minor(device)}"))
     # A partition does not have its own queue; its disk, one level up, has one.
-    for place in (folder, os.path.dirname(folder)):
+    for place in map(Path, (folder, os.path.dirname(folder))):
         try:
-            read = {
-                name: _setting(place, name) for name in ("rotational", "scheduler", "read_ahead_kb", "max_sectors_kb")
-            }
+            rotational, scheduler, ahead, largest = (
+                (place / "queue" / name).read_text(encoding="ascii").strip()
+                for name in ("rotational", "scheduler", "read_ahead_kb", "max_sectors_kb")
+            )
         except OSError:
             continue
-        chosen = re.search(r"\[(\S+)\]", read["scheduler"])
-        return Disk(
-            name=os.path.basename(place),
-            rotational=read["rotational"] == "1",
-            scheduler=chosen[1] if chosen else read["scheduler"],
-            read_ahead_kib=int(read["read_ahead_kb"]),
-            largest_request_kib=int(read["max_sectors_kb"]),
-        )
+        chosen = re.search(r"\[(\S+)\]", scheduler)
+        return Disk(place.name, rotational == "1", chosen[1] if chosen else scheduler, int(ahead), int(largest))
     return None
-
-
-def _setting(disk: str, name: str) -> str:
-    with open(os.path.join(disk, "queue", name), encoding="ascii") as file:
-        return file.read().strip()
 
 
 def judge_disk(file: str, disk: Disk) -> list[Finding]:
     """Return the findings about a file that follow from its disk."""
     found = []
     if disk.rotational and not disk.name.startswith(_VIRTUAL):
-        found.append(
-            Finding(
-                "note",
-                "rotational",
-                f"{disk.name} reports moving heads (cloud disks often do so wrongly): if that is true, "
-                "random batches are slow unless the file fits in memory; a shuffled copy may be read in order",
-                f"fastrecord shuffle {shlex.quote(file)} shuffled.frec",
-                file,
-            )
+        message = (
+            f"{disk.name} reports moving heads (cloud disks often do so wrongly): if that is true, random batches are "
+            "slow unless the file fits in memory; a shuffled copy may be read in order"
         )
+        command = f"fastrecord shuffle {shlex.quote(file)} shuffled.frec"
+        found.append(Finding("note", "rotational", message, command, file))
     # Batches are requested in pieces of the larger of the two.
     step = max(disk.read_ahead_kib, disk.largest_request_kib)
     if step < 128:
-        found.append(
-            Finding(
-                "note",
-                "read-ahead",
-                f"{disk.name} takes {step} KiB at a time: with more it takes fewer calls",
-                f"echo 128 | sudo tee /sys/block/{disk.name}/queue/read_ahead_kb",
-                file,
-            )
-        )
+        message = f"{disk.name} takes {step} KiB at a time: with more it takes fewer calls"
+        command = f"echo 128 | sudo tee /sys/block/{disk.name}/queue/read_ahead_kb"
+        found.append(Finding("note", "read-ahead", message, command, file))
     if not found:
         message = f"{disk.name}: reads ahead {disk.read_ahead_kib:,} KiB, scheduler {disk.scheduler}"
         found.append(Finding("ok", "disk", message, file=file))

@@ -22,6 +22,7 @@ from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code, system_text
+from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
@@ -48,7 +49,7 @@ _NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
-class BrowseSummary:
+class BrowseSummary(Answer):
     """What a page shows.
 
     Attributes:
@@ -66,10 +67,6 @@ class BrowseSummary:
     shown: int
     damaged: int
     bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON-able values."""
-        return asdict(self)
 
 
 def browse(

@@ -5,11 +5,12 @@ Turns options and tables into a `Setup`, and the model's answer into a `Plan`. P
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fastrecord.checks import choice
 from fastrecord.inspect import tables, units
+from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.model import Run, Setup, Step, operations_of, run, step
 from fastrecord.inspect.plan_options import Cluster, Data, Training
 from fastrecord.inspect.tables import GPUS, WAYS
@@ -48,7 +49,7 @@ class WayPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Answer):
     """A predicted training run.
 
     Attributes:
@@ -99,10 +100,6 @@ class Plan:
     advice: tuple[str, ...]
     notes: tuple[str, ...]
     ways: tuple[WayPlan, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan, ready for JSON: seconds, bytes, and numbers per second."""
-        return asdict(self)
 
 
 def plan(

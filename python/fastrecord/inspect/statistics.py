@@ -10,7 +10,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fastrecord.checks import WORD, integer
 from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
+from fastrecord.inspect.findings import Answer
 from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format, read_jpeg_head
 from fastrecord.look.pictures import PIL_ERRORS, unwarned
 from fastrecord.schema import FieldType
@@ -167,7 +168,7 @@ class ClassStats:
 
 
 @dataclass(frozen=True, slots=True)
-class FileStats:
+class FileStats(Answer):
     """What the records of a data set are like.
 
     Attributes:
@@ -187,10 +188,6 @@ class FileStats:
     seed: int
     fields: list[FieldStats]
     classes: ClassStats | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the statistics as JSON-able values."""
-        return asdict(self)
 
 
 def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:

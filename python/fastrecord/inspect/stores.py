@@ -6,11 +6,12 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fastrecord.dataset.shards import Named, find_sets
+from fastrecord.inspect.findings import Answer
 from fastrecord.store.requests import PARALLEL, PART, at_once
 
 _ANSWERS = 9
@@ -19,7 +20,7 @@ _ALONE, _MOST = 4 << 20, 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class StoreReport:
+class StoreReport(Answer):
     """What `measure_store` found.
 
     Attributes:
@@ -37,10 +38,6 @@ class StoreReport:
     parallel: float
     requests: int
     limit: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attributes for JSON."""
-        return asdict(self)
 
 
 def measure_store(url: str, *, store_options: Mapping[str, Any] | None = None) -> StoreReport:

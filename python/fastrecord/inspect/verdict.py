@@ -5,10 +5,10 @@ Judges the measurements of `fastrecord.inspect.benchmark`; measures nothing itse
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from fastrecord.inspect.benchmark import Report, Row
+from fastrecord.inspect.findings import Answer
 
 _FITS = 0.8  # share of the free memory: a file up to this size stays in memory from epoch to epoch
 _CACHED = 0.5  # share of the file: above it the first reading says little about the disk
@@ -18,7 +18,7 @@ _LARGE = 2.5  # ratio to the output's side
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Answer):
     """The interpretation of a report.
 
     Attributes:
@@ -40,10 +40,6 @@ class Verdict:
     efficiency: float | None
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict, ready for JSON."""
-        return asdict(self)
 
 
 def judge(report: Report, *, size: int = 224) -> Verdict:
