@@ -48,7 +48,7 @@ def rows(folder: Path, *, rounds: int, epoch: int) -> list[str]:
     with tempfile.TemporaryDirectory() as made:
         paths = {way: Path(made, f"{number}.frec") for number, way in enumerate(WAYS)}
         for way, path in paths.items():
-            fr.pack_folder(folder, path, **WAYS[way])
+            fr.pack(folder, path, recode=fr.Recode(**WAYS[way]))
         crop = fr.transforms.RandomResizedCrop(224)
         loaders, seconds = {}, {way: list[float]() for way in WAYS}
         for way, path in paths.items():

@@ -251,7 +251,9 @@ def run(path: Path, arguments: argparse.Namespace) -> None:
     with fr.Reader(path) as reader:
         schema, metadata, count = reader.schema, reader.metadata, len(reader)
     if not {"lr", "hr"} <= set(schema):
-        raise SystemExit(f"{path}: no fields lr and hr: pack pairs with `fastrecord pack --pairs LR_DIR HR_DIR OUT`")
+        raise SystemExit(
+            f"{path}: no fields lr and hr: pack pairs with `fastrecord pack --format pairs LR_DIR HR_DIR OUT`"
+        )
     scale = arguments.scale or metadata.get("scale")
     if scale is None:
         raise SystemExit(f"{path}: its metadata names no scale: say --scale")

@@ -23,7 +23,7 @@ class Frec(Store):
 
     def write(self) -> None:
         if self.source.images:
-            fr.pack_folder(self.source.images, self.path, **self.options)
+            fr.pack(self.source.images, self.path, recode=fr.Recode(**self.options))
             return
         schema = fr.Schema({"image": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
         with fr.Writer(self.path, schema) as writer:

@@ -30,7 +30,7 @@ KEPT = "speed on the file, of the speed on constant data on the device"
 # Names of files, and how `fastrecord pack` makes them.
 STORED = {
     "fastrecord, original": (),
-    "fastrecord, crop-ready": ("--crop-ready",),
+    "fastrecord, crop-ready": ("--crop-ready", "all"),
     "fastrecord, short side 256": ("--short-side", "256"),
     "fastrecord, raw": ("--raw", "--short-side", "256"),
 }

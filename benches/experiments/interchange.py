@@ -49,7 +49,7 @@ class Pack:
 
     def turn(self) -> None:
         """Pack, which ends with a sync."""
-        fr.pack_folder(self._root, self._out)
+        fr.pack(self._root, self._out)
 
 
 class Tar:
@@ -78,7 +78,7 @@ class Import:
 
     def turn(self) -> None:
         """Import, which ends with a sync."""
-        found = fr.import_records(self._source, self._out, self._name).records
+        found = fr.pack(fr.Input(self._source, self._name), self._out).records
         if found != self._records:
             raise ValueError(f"{found} records, not {self._records}")
 
@@ -127,7 +127,7 @@ class LibraryWrite:
 
 
 class Items:
-    """`pack_dataset` of arrays like CIFAR-10's, as items of some kind."""
+    """`pack` of arrays like CIFAR-10's, as items of some kind."""
 
     version = f"fastrecord {fr.__version__}"
 
@@ -146,7 +146,7 @@ class Items:
 
     def turn(self) -> None:
         """Pack the items."""
-        fr.pack_dataset(self._items, self._out)
+        fr.pack(self._items, self._out)
 
 
 def version_of(library: str) -> str:
@@ -168,7 +168,7 @@ def run(bench: Bench) -> None:
     root = make_images(folder, records)
     packed = folder / "images.frec"
     if not packed.exists():
-        fr.pack_folder(root, packed)
+        fr.pack(root, packed)
     for path in root.glob("*/*"):
         path.read_bytes()
     out, other = folder / "out", folder / "other"
@@ -201,7 +201,7 @@ def run(bench: Bench) -> None:
         Contender(f"fastrecord, {kind}", f"{HERE}Items", {"out": str(out), "kind": kind, "count": ARRAYS})
         for kind in ("tuples", "dicts", "TensorDataset")
     ]
-    measure(bench, f"pack_dataset of {ARRAYS:,} arrays of 3 KB", contenders, ARRAYS, "arrays/s")
+    measure(bench, f"pack of {ARRAYS:,} arrays of 3 KB", contenders, ARRAYS, "arrays/s")
 
 
 def make_images(folder: Path, records: int) -> Path:

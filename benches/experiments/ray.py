@@ -50,9 +50,9 @@ class Cluster:
 
     def turn(self) -> None:
         """Pack."""
-        from fastrecord.ray import pack
+        from fastrecord.ray import Workers, pack
 
-        pack(self._root, self._out, num_workers=WORKERS, shards=SHARDS)
+        pack(self._root, self._out, output=fr.Output(shards=SHARDS), workers=Workers(WORKERS))
 
 
 def _end(folder: str) -> None:
@@ -74,7 +74,7 @@ class Alone:
     def turn(self) -> None:
         """Pack."""
         os.mkdir(self._out)
-        fr.pack_folder(self._root, Path(self._out, "train.frec"), shards=SHARDS)
+        fr.pack(self._root, Path(self._out, "train.frec"), output=fr.Output(shards=SHARDS))
 
 
 def run(bench: Bench) -> None:

@@ -166,7 +166,7 @@ def make_files(data: Path) -> None:
     write_digits(data / "images", size=128, held_out_every=3)
     for split in ("train", "val"):
         for form, options in FORMS.items():
-            fr.pack_folder(data / "images" / split, file(data, split, form), **options)
+            fr.pack(data / "images" / split, file(data, split, form), recode=fr.Recode(**options))
     (data / "made").touch()
 
 

@@ -29,7 +29,7 @@ RAW_SIDE = 256
 OPTIONS: dict[str, list[str]] = {
     "original": [],
     "crop-index": ["--crop-index"],
-    "crop-ready": ["--crop-ready"],
+    "crop-ready": ["--crop-ready", "all"],
     "short-side": ["--short-side", "256"],
 }
 

@@ -69,10 +69,11 @@ if typing.TYPE_CHECKING:
     from fastrecord.loader.skip import Skip as Skip
     from fastrecord.loader.skip import SkippedRecord as SkippedRecord
     from fastrecord.loader.stats import LoaderStats as LoaderStats
-    from fastrecord.pack.datasets import pack_dataset as pack_dataset
-    from fastrecord.pack.images import pack_folder as pack_folder
-    from fastrecord.pack.pairs import pack_pairs as pack_pairs
-    from fastrecord.pack.records import import_records as import_records
+    from fastrecord.packing.options import Fields as Fields
+    from fastrecord.packing.options import Input as Input
+    from fastrecord.packing.options import Output as Output
+    from fastrecord.packing.pack import pack as pack
+    from fastrecord.packing.pack import preview as preview
     from fastrecord.recode import Recode as Recode
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
@@ -93,7 +94,9 @@ _LAZY = {
     "FastRecordLoader": "loader.loader",
     "Loader": "loader.loader:FastRecordLoader",
     "LoaderStats": "loader.stats",
-    "Recode": "recode",
+    "Fields": "packing.options",
+    "Input": "packing.options",
+    "Output": "packing.options",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
     "SkippedRecord": "loader.skip",
@@ -102,10 +105,9 @@ _LAZY = {
     "concat": "dataset.dataset",
     "mix": "dataset.mix",
     "export": "files.export",
-    "import_records": "pack.records",
-    "pack_dataset": "pack.datasets",
-    "pack_folder": "pack.images",
-    "pack_pairs": "pack.pairs",
+    "pack": "packing.pack",
+    "preview": "packing.pack",
+    "Recode": "recode",
     "files": "files",
     "inspect": "inspect",
     "transforms": "transforms",

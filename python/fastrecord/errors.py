@@ -309,10 +309,10 @@ class Code(StrEnum):
     # 7: input and output of commands
     NO_FILES = ("FR701", FastRecordError,
         "a folder without class folders, or without files",
-        "check the path; use `--list` for files that are sorted otherwise")
+        "check the path; use `--set list=CSV` for files that are sorted otherwise")
     EMPTY_CLASS = ("FR702", FastRecordError,
         "an empty class folder",
-        "remove it, or `--allow-empty-classes`")
+        "remove it, or `--set allow_empty_classes=yes`")
     LINK_LOOP = ("FR703", FastRecordError,
         "a link leads back to a folder above it",
         "remove the link")
@@ -336,7 +336,7 @@ class Code(StrEnum):
         "add the missing ones, or `--bad-files skip`")
     OTHER_SCALE = ("FR713", FastRecordError,
         "pairs of different scales",
-        "`--any-scale`, or `--bad-files skip`")
+        "`--set any_scale=yes`, or `--bad-files skip`")
     TOO_MANY_SHARDS = ("FR720", FastRecordError,
         "more shards than records or files to divide",
         "ask for fewer")

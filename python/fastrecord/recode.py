@@ -102,10 +102,7 @@ class Recode:
         """Return the settings in command-line form; "no change to the images" without any."""
         words = []
         for name, value in self.settings().items():
-            if name == "crop_ready":
-                words += ["--crop-ready", *([] if value == "all" else ["--keep", value])]
-            else:
-                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         return " ".join(words) or "no change to the images"
 
 

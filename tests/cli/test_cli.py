@@ -81,7 +81,7 @@ def test_help_loads_neither_torch_nor_numpy_nor_what_packs() -> None:
         "    sys.argv[1:] = [*command, '--help']\n"
         "    try: c.main()\n"
         "    except SystemExit as e: assert e.code == 0\n"
-        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.pack', 'fastrecord.files.rewrite'}\n"
+        "heavy = {'torch', 'numpy', 'tqdm', 'fastrecord.packing.pack', 'fastrecord.files.rewrite'}\n"
         "print(heavy & set(sys.modules))"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -212,7 +212,7 @@ def test_pack_json_is_the_summary(image_folder: Path, tmp_path: Path) -> None:
         "recoded": None,
         "foreign": {},
         "scale": None,
-        "format": None,
+        "format": "folder",
         "recognised": None,
         "manifest": None,
         "not_named": None,
@@ -229,7 +229,7 @@ def test_pack_lists_what_it_skipped_and_what_it_left_out(tmp_path: Path) -> None
     text = good("pack", tmp_path / "src", "-o", tmp_path / "out.frec", "--bad-files", "skip")
     first, *rest = text.splitlines()
     assert ": 1 records in 2 classes, " in first
-    assert rest[0] == "skipped 2 files that are not images or cannot be read:"
+    assert rest[0] == "skipped 2 bad records:"
     assert rest[1].startswith("  a/1.txt: not an image")
     assert rest[2].startswith("  b/2.txt: not an image")
     assert rest[3:] == ["classes without a record: b", "left out 1 files beside the class folders"]
@@ -258,7 +258,7 @@ def test_pack_modes_do_what_their_options_say(image_folder: Path, tmp_path: Path
 
 def test_pack_options_reach_the_packer(image_folder: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("dog/0.jpg,dog\ncat/1.jpg,cat\n", encoding="utf-8")
-    good("pack", image_folder, tmp_path / "a.frec", "--list", tmp_path / "list.csv", "--classes-from", packed)
+    good("pack", image_folder, tmp_path / "a.frec", "--set", f"list={tmp_path}/list.csv", "--classes-from", packed)
     with fr.Reader(tmp_path / "a.frec") as reader:
         assert reader.column("label").tolist() == [1, 0]
         assert reader.metadata["classes"] == ["cat", "dog", "owl"]
@@ -276,7 +276,7 @@ def test_pack_options_reach_the_packer(image_folder: Path, packed: Path, tmp_pat
         ["--shards", "2", "--shard-size", "1GB"],
         ["--append", "--shards", "2"],
         ["--append", "--classes-from", "x.frec"],
-        ["--list", "x.csv", "--allow-empty-classes"],
+        ["--set", "list=x.csv,allow_empty_classes=yes"],
         ["--shards", "0"],
         ["--shard-size", "4XB"],
         ["--shard-size", "0"],
@@ -293,14 +293,14 @@ def test_pack_options_that_make_no_sense_are_wrong_usage(
 
 INTERRUPTED = """
 import signal, sys
-import fastrecord.cli, fastrecord.pack.packer
+import fastrecord.cli, fastrecord.packing.packer
 
-class Progress(fastrecord.pack.packer.PackProgress):
+class Progress(fastrecord.packing.packer.PackProgress):
     def __init__(self, files, total, bytes):
         if files:
             signal.raise_signal(signal.SIGINT)
 
-fastrecord.pack.packer.PackProgress = Progress
+fastrecord.packing.packer.PackProgress = Progress
 fastrecord.cli.main()
 """
 

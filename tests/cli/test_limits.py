@@ -57,8 +57,9 @@ def names(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     "command",
     [
-        *("browse a.frec -o a.html", "stats a.frec", "pack --pairs images/a larger out.frec"),
+        *("browse a.frec -o a.html", "stats a.frec", "pack --format pairs images/a larger out.frec"),
         *("export --format webdataset a.frec out.tar", "verify --deep a.frec", "merge a.frec b.frec -o out.frec"),
+        "import a.tar out.frec",
     ],
 )
 def test_a_command_without_threads_does_its_work_in_the_calling_one(folder: Path, command: str) -> None:
@@ -68,7 +69,7 @@ def test_a_command_without_threads_does_its_work_in_the_calling_one(folder: Path
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_STACK)[1] != -1, reason="the stack is limited")
 @pytest.mark.parametrize(
     "command",
-    ["pack images out.frec", "index a.frec", "import a.tar out.frec", "bench a.frec --seconds 0.1 --batch-size 1"],
+    ["pack images out.frec", "index a.frec", "bench a.frec --seconds 0.1 --batch-size 1"],
 )
 def test_a_command_that_needs_threads_names_the_limits(folder: Path, command: str) -> None:
     before = names(folder)
@@ -86,7 +87,7 @@ WRITES = (
         "pack images out --shards 2",
         "import a.tar out.frec",
     ),
-    *("pack --pairs images/a larger out.frec", "merge a.frec b.frec -o out.frec", "shuffle a.frec out.frec"),
+    *("pack --format pairs images/a larger out.frec", "merge a.frec b.frec -o out.frec", "shuffle a.frec out.frec"),
     *("split a.frec out --shards 2", "select a.frec out.frec --where label==1", "compact a.frec", "index a.frec"),
     *("pack images a.frec --overwrite", "pack images a.frec --append", "shuffle b.frec a.frec --overwrite"),
 )

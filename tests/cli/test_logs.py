@@ -15,10 +15,10 @@ import pytest
 
 import fastrecord as fr
 from fastrecord import _core, logs
-from fastrecord.pack.images import pack_folder
 from tests.conftest import encode, write_bytes, write_images
 from tests.support.child import run_child
 from tests.support.commands import good, run
+from tests.support.packing import pack_with
 
 CORE = "fastrecord.core"
 IMAGE = fr.transforms.CenterCrop(16, resize=16)
@@ -358,7 +358,7 @@ def test_skipped_files_and_records_are_told_and_after_some_only_counted(
     (tmp_path / "images" / "a").mkdir(parents=True)
     for number in range(30):
         (tmp_path / "images" / "a" / f"{number:02}.jpg").write_bytes(encode(number) if number < 5 else b"text")
-    pack_folder(tmp_path / "images", tmp_path / "a.frec", bad_files="skip")
+    pack_with(tmp_path / "images", tmp_path / "a.frec", bad_files="skip")
     lines = [record.getMessage() for record in caplog.records if record.name == "fastrecord.pack"]
     assert len(lines) == 21
     assert lines[0].startswith("skipped: a/05.jpg: ")

@@ -12,11 +12,12 @@ import pytest
 
 import fastrecord as fr
 from tests.conftest import encode
+from tests.support.packing import pack_with
 
 # Runs each command line of a file in a forked child, as the command does; logs the exit statuses.
 FORKS = """
 import json, os, sys
-import fastrecord.inspect.benchmark, fastrecord.inspect.diagnosis, fastrecord.files.extraction, fastrecord.pack.images
+import fastrecord.inspect.benchmark, fastrecord.inspect.diagnosis, fastrecord.files.extraction, fastrecord.packing.pack
 from fastrecord.cli import main
 statuses = {}
 for line in json.load(open("commands.json")):
@@ -111,7 +112,7 @@ def test_names_are_stored_as_utf8_in_every_locale_and_come_back(
 
     (tmp_path / "list.csv").write_text("path,class\n" + "".join(f"{name}/{name}.jpg,{name}\n" for name in NAMES))
     run("pack", "src", "a.frec")
-    run("pack", "src", "listed.frec", "--list", "list.csv")
+    run("pack", "src", "listed.frec", "--set", "list=list.csv")
     run("pack", "src", "a.frec", "--resume")
     for path in ("a.frec", "listed.frec"):
         with fr.Reader(tmp_path / path) as reader:
@@ -159,8 +160,8 @@ for again in range(2):
     fr.inspect.browse(one, os.path.join(base, "page.html"), overwrite=True)
     fr.files.extract(one, os.path.join(base, "files"), overwrite=True)
     fr.export(folder, os.path.join(base, "a.tar"), "webdataset", overwrite=True)
-    fr.import_records(os.path.join(base, "a.tar"), out, overwrite=True)
-    fr.pack_folder("src", out, overwrite=True)
+    fr.pack(os.path.join(base, "a.tar"), out, output=fr.Output(mode="overwrite"))
+    fr.pack("src", out, output=fr.Output(mode="overwrite"))
     with fr.Writer(out, mode="a") as writer:
         assert os.path.exists(writer.path)
     os.unlink(out)
@@ -185,7 +186,7 @@ def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
 ) -> None:
     folder = tmp_path / "Größe 猫"
     (folder / "set").mkdir(parents=True)
-    fr.pack_folder(source, folder / "a.frec")
+    pack_with(source, folder / "a.frec")
     fr.files.split(folder / "a.frec", folder / "set" / "a.frec", shards=2)
     command = [sys.executable, "-W", "error", "-c", USES]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | locale, timeout=110)

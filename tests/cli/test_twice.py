@@ -16,6 +16,7 @@ from fastrecord.cli import cli
 from fastrecord.interchange.registry import names
 from tests.conftest import write_images
 from tests.support.commands import flip, run
+from tests.support.packing import pack_with
 from tests.support.rewriting import write_rows
 
 SAME = "the same output"
@@ -32,10 +33,10 @@ ROWS = [
     ("pack images new.frec --resume", "complete already"),
     ("pack more train.frec --append", "is in the file already"),
     ("pack images new.frec --overwrite", "records in 2 classes"),
-    ("pack images new.frec --crop-ready --short-side 32", EXISTS),
-    ("pack --pairs lr hr new.frec", EXISTS),
-    ("pack --pairs lr hr new.frec --decode --shards 2", EXISTS),
-    ("pack --list list.csv . new.frec", EXISTS),
+    ("pack images new.frec --crop-ready all --short-side 32", EXISTS),
+    ("pack --format pairs lr hr new.frec", EXISTS),
+    ("pack --format pairs lr hr new.frec --set decode=yes --shards 2", EXISTS),
+    ("pack --set list=list.csv . new.frec", EXISTS),
     ("pack images {url}/packed --shards 2", EXISTS),
     ("pack images {url}/packed.frec", EXISTS),
     ("import train.tar new.frec", EXISTS),
@@ -95,7 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, packed: P
     for name in ("cat", "owl"):
         shutil.copytree(image_folder / name, root / "images" / name)
     shutil.copytree(image_folder / "dog", root / "more" / "fox")
-    fr.pack_folder(root / "more", root / "more.frec")
+    pack_with(root / "more", root / "more.frec")
     fr.export(root / "more.frec", root / "more.tar", "webdataset")
     (root / "list.csv").write_text("path,label\nimages/cat/0.jpg,0\nimages/owl/1.jpg,1\n", encoding="utf-8")
     for side, size in (("lr", 16), ("hr", 32)):

@@ -19,9 +19,8 @@ from torchvision.transforms import functional as transform
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.pack.images import pack_folder
 from tests.support.loading import write_payloads
-from tests.support.packing import records, write
+from tests.support.packing import pack_with, records, write
 from tests.support.pictures import KINDS, SOI, exif, jpeg, picture, reference, save, with_segment
 
 LIMIT = 1.0  # mean absolute difference from Pillow's crop, of 255
@@ -119,7 +118,7 @@ def test_the_orientation_of_a_tiff_is_that_of_other_formats(orientation: int, tm
     native, _ = fr.FastRecordDataset(path, decode="native")[0]
     np.testing.assert_array_equal(np.asarray(stored), np.asarray(image))
     np.testing.assert_array_equal(native.permute(1, 2, 0).numpy(), np.asarray(image))
-    pack_folder(write(tmp_path / "src", {"a/0.tif": data}), tmp_path / "small.frec", short_side=20)
+    pack_with(write(tmp_path / "src", {"a/0.tif": data}), tmp_path / "small.frec", short_side=20)
     ((small, *_),) = records(tmp_path / "small.frec")
     with Image.open(io.BytesIO(small)) as shrunk:
         assert shrunk.size == (28, 20)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack.images import pack_folder
-from fastrecord.pack.pairs import pack_pairs
 from tests.conftest import encode, write_images
 from tests.support.commands import failed, good
-from tests.support.packing import write
+from tests.support.packing import pack_with, write
 from tests.support.pairing import numbered_pairs
 from tests.support.rewriting import keys, rows, write_rows
 
@@ -42,11 +40,11 @@ def set_of(paths: list[str]) -> str:
 
 def packed(folder: Path) -> list[str]:
     files = {f"{'ab'[i % 2]}/{i:02d}.jpg": encode(i) for i in range(12)}
-    return pack_folder(write(folder / "images", files), folder / "train.frec", shards=4).paths
+    return pack_with(write(folder / "images", files), folder / "train.frec", shards=4).paths
 
 
 def packed_pairs(folder: Path) -> list[str]:
-    return pack_pairs(*numbered_pairs(folder, 12), folder / "train.frec", shards=4).paths
+    return pack_with(numbered_pairs(folder, 12), folder / "train.frec", format="pairs", shards=4).paths
 
 
 def was_split(folder: Path) -> list[str]:
@@ -67,7 +65,7 @@ def was_compacted(folder: Path) -> list[str]:
 def was_appended_to(folder: Path) -> list[str]:
     paths = packed(folder)
     more = write(folder / "more", {"c/more.jpg": encode(50)})
-    pack_folder(more, paths[2], append=True)
+    pack_with(more, paths[2], mode="append")
     return paths
 
 
@@ -129,8 +127,8 @@ def test_shards_of_two_packs_under_the_names_of_one_are_refused(tmp_path: Path, 
         fr.FastRecordDataset(f"{tmp_path}/*.frec")
     assert caught.value.code == "FR209"
     with pytest.raises(fr.FastRecordError, match=r"not of the same set.*begin again with `--overwrite`"):
-        pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, resume=True)
-    pack_folder(tmp_path / "images", tmp_path / "train.frec", shards=4, overwrite=True)
+        pack_with(tmp_path / "images", tmp_path / "train.frec", shards=4, mode="resume")
+    pack_with(tmp_path / "images", tmp_path / "train.frec", shards=4, mode="overwrite")
     assert len(fr.FastRecordDataset(tmp_path)) == 12
 
 
@@ -169,7 +167,7 @@ def test_an_overwrite_that_ends_in_its_third_shard_leaves_the_old_ones(
 ) -> None:
     out = tmp_path / "out/train.frec"
     out.parent.mkdir()
-    paths = pack_folder(images, out, shards=4).paths
+    paths = pack_with(images, out, shards=4).paths
     if absent:
         os.unlink(paths[3])
     before = {path: path.read_bytes() for path in out.parent.iterdir()}
@@ -188,11 +186,11 @@ def test_an_overwrite_that_ends_in_its_third_shard_leaves_the_old_ones(
 def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_being_written(
     images: Path, tmp_path: Path
 ) -> None:
-    paths = pack_folder(images, tmp_path / "train.frec", shards=4).paths
+    paths = pack_with(images, tmp_path / "train.frec", shards=4).paths
     seen: list[int] = []
     with fr.Writer(paths[3], mode="a"), pytest.raises(fr.LockedError, match=r"00003-of-00004"):
-        pack_folder(
-            images, tmp_path / "train.frec", shards=4, overwrite=True, progress=lambda state: seen.append(state.files)
+        pack_with(
+            images, tmp_path / "train.frec", shards=4, mode="overwrite", progress=lambda state: seen.append(state.files)
         )
     assert seen == []
     assert len(list(tmp_path.glob("*.frec*"))) == 4
@@ -259,7 +257,7 @@ def test_a_file_beside_those_that_were_made_of_it_is_refused_by_name(command: st
     elif command == "merge":
         fr.files.merge([source, write_rows(tmp_path / "b.frec", 3, classes=["cat"])], tmp_path / "out.frec")
     else:
-        getattr(fr, command)(source, tmp_path / "out.frec")
+        getattr(fr.files, command)(source, tmp_path / "out.frec")
     for given in (tmp_path, f"{tmp_path}/*.frec", sorted(tmp_path.iterdir())):
         with pytest.raises(fr.FastRecordError, match=rf"\.frec: was made of {source}, and together") as caught:
             fr.FastRecordDataset(given)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import fastrecord as fr
-from fastrecord.pack.images import pack_pairs
+from tests.support.packing import pack_with
 
 SRCNN = Path(__file__).parents[2] / "examples" / "srcnn.py"
 PHASES = ("data", "forward", "backward", "update")
@@ -86,7 +86,9 @@ def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(
         for name, stored in (("hr", large), ("lr", large.resize((large.width // 2, 48), Image.Resampling.BICUBIC))):
             (tmp_path / name).mkdir(exist_ok=True)
             stored.save(tmp_path / name / path.name)
-    pack_pairs(tmp_path / "lr", tmp_path / "hr", tmp_path / "pairs.frec", decode=decode)
+    pack_with(
+        [tmp_path / "lr", tmp_path / "hr"], tmp_path / "pairs.frec", format="pairs", decode="yes" if decode else "no"
+    )
     (row,) = srcnn(tmp_path / "pairs.frec", "--crop", 16, "--batch-size", 2, "--epochs", 1)
     assert row["steps"] == 2
     assert row["psnr"] > 15
@@ -98,7 +100,7 @@ def test_srcnn_says_what_is_wrong(tmp_path: Path, srcnn: Callable[..., Any]) -> 
         writer.append({"x": 1})
     for name, message in (
         ("empty", f"^{tmp_path / 'empty'}: no image of at least 128 x 128 pixels$"),
-        ("other.frec", "no fields lr and hr: pack pairs with `fastrecord pack --pairs"),
+        ("other.frec", "no fields lr and hr: pack pairs with `fastrecord pack --format pairs"),
         ("gone.frec", r"gone\.frec"),
     ):
         with pytest.raises(SystemExit, match=message):

@@ -30,6 +30,7 @@ from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord.train.__main__ import main as trainer
+from tests.support.packing import pack_with
 from tests.support.pictures import jpeg
 from tests.support.programs import command as run_command
 from tests.support.programs import execute
@@ -359,13 +360,13 @@ def test_another_library_trains_as_the_page_says(page: str, package: str) -> Non
 
 def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
     tar_shards()
-    own = 'fr.pack_dataset(torch_dataset, "own.frec")'
+    own = 'fr.pack(torch_dataset, "own.frec")'
     for block in blocks("docs/formats.md"):
         # tests/formats/test_entry_points.py and tests/store/test_importing.py run those.
         if "jsonlines" not in block.text.lower() and "s3://" not in block.text:
             for made in ("train.frec", "train.parquet"):
                 (folder / made).unlink(missing_ok=True)
-            text = block.text.replace('fr.pack_dataset(torch_dataset, "train.frec")', own)
+            text = block.text.replace('fr.pack(torch_dataset, "train.frec")', own)
             run("docs/formats.md", [block._replace(text=text)], {"torch_dataset": [(3,), (4,)]})
 
 
@@ -384,8 +385,8 @@ def test_the_page_on_the_loader_runs(folder: Path) -> None:
         (folder / field).mkdir()
         for number in range(16):
             Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(folder / field / f"{number}.png")
-    fr.pack_pairs(folder / "lr", folder / "hr", folder / "images.frec")
-    fr.pack_pairs(folder / "lr", folder / "hr", folder / "pairs.frec", decode=True)
+    pack_with([folder / "lr", folder / "hr"], folder / "images.frec", format="pairs")
+    pack_with([folder / "lr", folder / "hr"], folder / "pairs.frec", format="pairs", decode="yes")
     names = run(page, [pairs], {"fr": fr, "dataset": fr.FastRecordDataset("images.frec", image_field="lr")})
     assert {name: tuple(batch.shape) for name, batch in names["images"].items()} == {
         "lr": (16, 3, 48, 48), "hr": (16, 3, 192, 192),

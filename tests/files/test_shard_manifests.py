@@ -16,7 +16,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 from tests.support.commands import failed, good
-from tests.support.packing import small_folder, write
+from tests.support.packing import pack_with, small_folder, write
 
 
 def named(folder: Path) -> list[str]:
@@ -47,13 +47,13 @@ def test_a_pack_of_shards_is_a_data_set(source: Path, out: Path) -> None:
     assert named(out) == names("train", 2)
     assert fr.files.check_manifest(out) == []
     assert len(fr.FastRecordDataset(out)) == 5
-    summary = fr.pack_folder(source, out / "train.frec", shards=2, resume=True)
+    summary = pack_with(source, out / "train.frec", shards=2, mode="resume")
     assert (summary.manifest, summary.not_named) == (str(out / "dataset.json"), None)
     assert json.loads((out / "dataset.json").read_bytes())["generation"] == 1
 
 
 def test_a_single_file_gets_no_manifest(source: Path, out: Path) -> None:
-    summary = fr.pack_folder(source, out / "train.frec")
+    summary = pack_with(source, out / "train.frec")
     assert (summary.manifest, summary.not_named) == (None, None)
     assert os.listdir(out) == ["train.frec"]
 
@@ -61,21 +61,21 @@ def test_a_single_file_gets_no_manifest(source: Path, out: Path) -> None:
 def test_shards_of_a_size_and_split_and_import_have_one(source: Path, tmp_path: Path) -> None:
     for name in ("sized", "split", "imported", "items"):
         (tmp_path / name).mkdir()
-    fr.pack_folder(source, tmp_path / "sized" / "x.frec", shard_size=1)
+    pack_with(source, tmp_path / "sized" / "x.frec", shard_size=1)
     assert named(tmp_path / "sized") == names("x", 5)
-    fr.pack_folder(source, tmp_path / "one.frec")
+    pack_with(source, tmp_path / "one.frec")
     summary = fr.files.split(tmp_path / "one.frec", tmp_path / "split" / "y.frec", shards=3)
     assert summary.manifest == str(tmp_path / "split" / "dataset.json")
     assert named(tmp_path / "split") == names("y", 3)
     good("export", tmp_path / "one.frec", tmp_path / "one.tar", "--format", "webdataset")
     good("import", tmp_path / "one.tar", tmp_path / "imported" / "z.frec", "--shards", 2)
     assert named(tmp_path / "imported") == names("z", 2)
-    fr.pack_dataset([{"n": i} for i in range(4)], tmp_path / "items" / "n.frec", shards=2)
+    pack_with([{"n": i} for i in range(4)], tmp_path / "items" / "n.frec", format="dataset", shards=2)
     assert named(tmp_path / "items") == names("n", 2)
 
 
 def test_paths_in_an_order_of_their_own_keep_it(source: Path, tmp_path: Path, out: Path) -> None:
-    fr.pack_folder(source, tmp_path / "one.frec")
+    pack_with(source, tmp_path / "one.frec")
     fr.files.split(tmp_path / "one.frec", [out / "b.frec", out / "a.frec"], shards=2)
     assert named(out) == ["b.frec", "a.frec"]
     elsewhere = tmp_path / "elsewhere"
@@ -85,8 +85,8 @@ def test_paths_in_an_order_of_their_own_keep_it(source: Path, tmp_path: Path, ou
 
 
 def test_files_beside_the_shards_are_not_mixed_in(source: Path, out: Path) -> None:
-    fr.pack_folder(source, out / "val.frec")
-    summary = fr.pack_folder(source, out / "train.frec", shards=2)
+    pack_with(source, out / "val.frec")
+    summary = pack_with(source, out / "train.frec", shards=2)
     assert summary.manifest is None
     assert "is not written: the folder also has val.frec: `fastrecord manifest`" in str(summary.not_named)
     assert not (out / "dataset.json").exists()
@@ -95,22 +95,22 @@ def test_files_beside_the_shards_are_not_mixed_in(source: Path, out: Path) -> No
 
 
 def test_another_data_set_of_the_folder_stays_as_it_is(source: Path, out: Path) -> None:
-    fr.pack_folder(source, out / "train.frec", shards=2)
+    pack_with(source, out / "train.frec", shards=2)
     before = (out / "dataset.json").read_bytes()
-    summary = fr.pack_folder(source, out / "val.frec", shards=3)
+    summary = pack_with(source, out / "val.frec", shards=3)
     assert "names another data set: the folder also has train-00000-of-00002.frec and 1 more" in str(summary.not_named)
     assert (out / "dataset.json").read_bytes() == before
-    fr.pack_folder(source, out / "third.frec")
+    pack_with(source, out / "third.frec")
     assert (out / "dataset.json").read_bytes() == before
     fr.files.write_manifest(out)
     assert len(named(out)) == 6
 
 
 def test_shards_that_replace_named_ones_renew_the_manifest(source: Path, out: Path) -> None:
-    fr.pack_folder(source, out / "train.frec", shards=2)
-    fr.pack_folder(source, out / "other.frec")
+    pack_with(source, out / "train.frec", shards=2)
+    pack_with(source, out / "other.frec")
     write(source, {"ant/9.jpg": encode(9)})
-    summary = fr.pack_folder(source, out / "train.frec", shards=2, overwrite=True)
+    summary = pack_with(source, out / "train.frec", shards=2, mode="overwrite")
     assert summary.manifest is not None
     found = json.loads((out / "dataset.json").read_bytes())
     assert (found["generation"], found["shards"]["name"]) == (2, names("train", 2))
@@ -118,12 +118,12 @@ def test_shards_that_replace_named_ones_renew_the_manifest(source: Path, out: Pa
     for name in names("train", 2):
         (out / name).unlink()
     (out / "other.frec").unlink()
-    fr.pack_folder(source, out / "train.frec", shards=3)
+    pack_with(source, out / "train.frec", shards=3)
     assert named(out) == names("train", 3)
 
 
 def test_an_append_to_a_shard_renews_its_entry_alone(source: Path, out: Path, tmp_path: Path) -> None:
-    fr.pack_folder(source, out / "train.frec", shards=3)
+    pack_with(source, out / "train.frec", shards=3)
     first, second, _ = (out / name for name in names("train", 3))
     second.rename(tmp_path / "away")  # what is not appended to is not even opened
     more = write(tmp_path / "more", {"cow/1.jpg": encode(70)})
@@ -140,7 +140,7 @@ def test_an_append_to_a_shard_renews_its_entry_alone(source: Path, out: Path, tm
 
 
 def test_commands_that_change_a_shard_in_place_renew_its_entry(source: Path, out: Path) -> None:
-    fr.pack_folder(source, out / "train.frec", shards=2)
+    pack_with(source, out / "train.frec", shards=2)
     first, second = (out / name for name in names("train", 2))
     fr.files.compact(first)
     assert fr.files.check_manifest(out) == []
@@ -182,7 +182,8 @@ def step(*_):
     steps += 1
     if steps == at:
         os.kill(os.getpid(), signal.SIGKILL)
-fr.pack_folder(source, out, shards=4, overwrite=sys.argv[4] == "overwrite", progress=step)
+mode = "overwrite" if sys.argv[4] == "overwrite" else "create"
+fr.pack(source, out, output=fr.Output(mode=mode, shards=4), progress=step)
 """
 
 
@@ -190,7 +191,7 @@ fr.pack_folder(source, out, shards=4, overwrite=sys.argv[4] == "overwrite", prog
 def test_a_killed_pack_leaves_no_manifest_of_half_shards(source: Path, out: Path, mode: str) -> None:
     target = out / "train.frec"
     if mode == "overwrite":
-        fr.pack_folder(source, target, shards=4)
+        pack_with(source, target, shards=4)
     before = fr.FastRecordDataset(out).snapshots if mode == "overwrite" else None
     for at in (1, 3, 5, 7):
         child = subprocess.run([sys.executable, "-c", KILLED, str(at), str(source), str(target), mode], check=False)
@@ -202,7 +203,7 @@ def test_a_killed_pack_leaves_no_manifest_of_half_shards(source: Path, out: Path
         else:
             assert fr.files.check_manifest(out) == []
             assert fr.FastRecordDataset(out).snapshots == before
-    fr.pack_folder(source, target, shards=4, overwrite=mode == "overwrite")
+    pack_with(source, target, shards=4, mode="overwrite" if mode == "overwrite" else "create")
     assert fr.files.check_manifest(out) == []
     assert len(fr.FastRecordDataset(out)) == 5
 

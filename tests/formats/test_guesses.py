@@ -23,6 +23,7 @@ from tests.formats.records.test_recordio import record as recordio
 from tests.formats.records.test_tfrecord import write as write_tfrecord
 from tests.support.commands import failed, good
 from tests.support.formats.exchanging import picture
+from tests.support.packing import pack_with
 
 COUNT, ODD = 70, 9
 
@@ -108,8 +109,8 @@ def test_one_odd_value_among_the_first_is_named_and_does_not_change_the_type(tmp
     path, out = tmp_path / "source.tar", tmp_path / "out.frec"
     write(path)
     with pytest.raises(fr.FastRecordError, match=rf"record {ODD}\b.*{message}"):
-        fr.import_records(path, out, name)
-    summary = fr.import_records(path, out, name, bad_files="skip", overwrite=True)
+        pack_with(path, out, format=name)
+    summary = pack_with(path, out, format=name, bad_files="skip", mode="overwrite")
     assert [place.partition(" (key")[0] for place, _ in summary.skipped] == [f"{path}: record {ODD}"]
     with fr.Reader(out) as reader:
         assert str(reader.schema["image" if kind == "image" else field]) == kind.replace("string", "int64")
@@ -150,6 +151,6 @@ def test_classes_are_numbers_if_most_are(tmp_path: Path, contents: list[bytes], 
 def test_an_odd_item_of_a_data_set_is_named(tmp_path: Path, odd: Any) -> None:
     items = [{"label": label, "x": 1.5} for label in values(lambda n: n, odd)]
     with pytest.raises(fr.FastRecordError, match=rf"item {ODD}: .*label"):
-        fr.pack_dataset(items, tmp_path / "out.frec")
-    summary = fr.pack_dataset(items, tmp_path / "out.frec", bad_files="skip", overwrite=True)
+        pack_with(items, tmp_path / "out.frec", format="dataset")
+    summary = pack_with(items, tmp_path / "out.frec", format="dataset", bad_files="skip", mode="overwrite")
     assert [place for place, _ in summary.skipped] == [f"list: item {ODD}"]

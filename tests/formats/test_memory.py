@@ -43,7 +43,7 @@ def test_memory_does_not_grow_with_the_source(name: str, packed: Path, tmp_path:
     with fr.Reader(packed) as reader:
         refused = list(registry.load(name).refuse(reader.schema))
     drop = sorted({*refused, "image"}) if "noise" not in refused else refused
-    back = "" if name == "folder" else "fr.import_records(out, 'back.frec', overwrite=True)"
+    back = "" if name == "folder" else "fr.pack(out, 'back.frec', output=fr.Output(mode='overwrite'))"
     script = f"""
 def there_and_back(out):
     fr.export({str(packed)!r}, out, {name!r}, drop={drop!r})

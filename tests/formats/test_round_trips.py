@@ -15,6 +15,7 @@ import torch
 import fastrecord as fr
 from fastrecord.interchange import registry
 from tests.conftest import encode
+from tests.support.packing import pack_with
 
 N = 30
 CLASSES = ["cat", "dog", "Übermut / x"]
@@ -215,7 +216,7 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
     fr.export(path, tmp_path / "out", name, drop=dropped, overwrite=True)
     before, kinds = digests(path), types_of(path)
     kept = [each for each in before if each not in dropped]
-    summary = fr.import_records(tmp_path / "out", tmp_path / "back.frec", name)
+    summary = pack_with(tmp_path / "out", tmp_path / "back.frec", format=name)
     count = len(next(iter(file().values()))[1])
     assert summary.records == count
     old, new, more = BARE.get(name, ("", "", set()))
@@ -241,7 +242,7 @@ def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
     for overwrite in (False, True):
         summary = fr.export(path, tmp_path / "out", name, shard_size=12_000, drop=dropped, overwrite=overwrite)
         assert summary.files > 3
-    fr.import_records(tmp_path / "out", tmp_path / "back.frec")
+    pack_with(tmp_path / "out", tmp_path / "back.frec")
     before, after = digests(path), digests(tmp_path / "back.frec")
     kept = [field for field in before if field not in dropped]
     assert {field: after[field] for field in kept} == {field: before[field] for field in kept}
@@ -271,5 +272,5 @@ def test_a_folder_of_images_comes_back_by_pack_and_is_never_replaced(tmp_path: P
     # Nothing tells it from a user's only copy.
     with pytest.raises(FileExistsError, match="may be another thing than an export"):
         fr.export(path, tmp_path / "out", "folder", overwrite=True)
-    fr.pack_folder(tmp_path / "out", tmp_path / "back.frec")
+    pack_with(tmp_path / "out", tmp_path / "back.frec")
     assert digests(tmp_path / "back.frec") == digests(path)

@@ -144,7 +144,12 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
 def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) -> None:
     write(tmp_path / "images", {f"cat/{number}.jpg": jpeg(320, 240 + number) for number in range(4)})
     reports = {}
-    for name, options in {"plain": [], "ready": ["--crop-ready"], "index": ["--crop-index"], "raw": ["--raw"]}.items():
+    for name, options in {
+        "plain": [],
+        "ready": ["--crop-ready", "all"],
+        "index": ["--crop-index"],
+        "raw": ["--raw"],
+    }.items():
         good("pack", tmp_path / "images", tmp_path / name, *options)
         reports[name] = bench(tmp_path / name, seconds=0.3, size=16)
     assert {name: report.crop_ready for name, report in reports.items()} == {

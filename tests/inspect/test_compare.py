@@ -16,6 +16,7 @@ from fastrecord.inspect.compare import Comparison
 from tests.conftest import write_images
 from tests.inspect.test_stats import colliding
 from tests.support.commands import failed, flip, good, run
+from tests.support.packing import pack_with
 from tests.support.pictures import jpeg
 
 SCHEMA = {"data": fr.bytes_(), "x": fr.float32(), "key": fr.string()}
@@ -121,8 +122,8 @@ def test_a_crop_index_is_no_difference(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for i in range(3):
         (folder / f"{i}.jpg").write_bytes(jpeg(200 + i, 150))
-    fr.pack_folder(tmp_path / "in", tmp_path / "plain.frec")
-    fr.pack_folder(tmp_path / "in", tmp_path / "index.frec", crop_index=True)
+    pack_with(tmp_path / "in", tmp_path / "plain.frec")
+    pack_with(tmp_path / "in", tmp_path / "index.frec", crop_index=True)
     sums = [fr.Reader(tmp_path / name).checksums("image").tolist() for name in ("plain.frec", "index.frec")]
     assert sums[0] != sums[1]
     assert fr.inspect.diff(tmp_path / "plain.frec", tmp_path / "index.frec").same

@@ -308,7 +308,11 @@ def test_looking_takes_no_lock_that_a_writer_would_be_refused_for(packed: Path, 
 def test_images_whose_crops_decode_everything_are_reported(tmp_path: Path) -> None:
     from tests.support.pictures import jpeg
 
-    for name, options in (("plain.frec", ()), ("ready.frec", ("--crop-ready",)), ("index.frec", ("--crop-index",))):
+    for name, options in (
+        ("plain.frec", ()),
+        ("ready.frec", ("--crop-ready", "all")),
+        ("index.frec", ("--crop-index",)),
+    ):
         folder = tmp_path / "images" / "a"
         folder.mkdir(parents=True, exist_ok=True)
         for i in range(3):

@@ -14,6 +14,7 @@ import fastrecord as fr
 from fastrecord.inspect.statistics import Duplicates, FieldStats, FileStats
 from tests.conftest import CLASS_COUNTS, write_images
 from tests.support.commands import failed, good
+from tests.support.packing import pack_with
 from tests.support.pictures import jpeg, picture, save
 
 
@@ -94,7 +95,7 @@ def test_images_that_decode_in_parts_are_counted(tmp_path: Path, option: str, cr
     for name, size in (("a", 200), ("b", 40)):
         (tmp_path / "in" / "x").mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / "x" / f"{name}.jpg").write_bytes(jpeg(size, size))
-    fr.pack_folder(tmp_path / "in", tmp_path / "o.frec", **{option: "all" if option == "crop_ready" else True})  # type: ignore[arg-type]
+    pack_with(tmp_path / "in", tmp_path / "o.frec", **{option: "all" if option == "crop_ready" else True})
     images = field(fr.inspect.stats(tmp_path / "o.frec"), "image").images
     assert images is not None
     assert (images.crop_ready, images.crop_index) == (crop_ready, crop_index)

@@ -16,11 +16,10 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord import _core
 from fastrecord.loader.loader import FastRecordLoader
-from fastrecord.pack.images import pack_folder
 from fastrecord.transforms import RandomCrop, Resize
 from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
-from tests.support.packing import write
+from tests.support.packing import pack_with, write
 from tests.support.pictures import exif, frame, jpeg, picture, reference, save, wide
 
 # Two bits more than libjpeg's usual kind; and the first bytes of formats with a Pillow plugin only.
@@ -189,7 +188,7 @@ def test_pairs_of_both_sorts_show_the_same_part(tmp_path: Path) -> None:
 def test_a_pack_counts_and_names_them(tmp_path: Path) -> None:
     files = {"a/0.avif": KINDS["AVIF"](), "a/1.jpg": photo(1), "b/2.avif": KINDS["AVIF"](), "b/3.jpg": TWELVE_BITS}
     source = write(tmp_path / "src", files)
-    summary = pack_folder(source, tmp_path / "x.frec")
+    summary = pack_with(source, tmp_path / "x.frec")
     assert summary.foreign == {"AVIF": 2, "JPEG of 12 bits": 1}
     said = good("pack", source, tmp_path / "y.frec")
     assert "3 images are of kinds that fastrecord does not decode (AVIF: 2, JPEG of 12 bits: 1)" in said
@@ -206,4 +205,4 @@ def test_a_pack_counts_and_names_them(tmp_path: Path) -> None:
 def test_an_image_that_would_have_to_be_decoded_is_a_bad_file_that_names_its_kind(tmp_path: Path) -> None:
     source = write(tmp_path / "src", {"a/0.avif": KINDS["AVIF"]()})
     with pytest.raises(fr.FastRecordError, match=r"a/0\.avif: this kind of image is not supported: AVIF.*FR710"):
-        pack_folder(source, tmp_path / "x.frec", raw=True)
+        pack_with(source, tmp_path / "x.frec", raw=True)

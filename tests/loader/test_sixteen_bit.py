@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.pack.images import pack_folder, pack_pairs
 from fastrecord.transforms import Resize
 from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
-from tests.support.packing import records, write
+from tests.support.packing import pack_with, records, write
 from tests.support.pictures import png, reference, save, wide
 
 VALUES = wide(1)
@@ -111,11 +110,11 @@ def test_samples_that_the_core_decodes_are_refused_or_as_the_data_set_says(tmp_p
 def test_a_pack_that_decodes_names_the_file_or_does_what_it_is_told(tmp_path: Path, options: dict[str, Any]) -> None:
     source = write(tmp_path / "src", {"a/0.png": png(VALUES)})
     with pytest.raises(fr.FastRecordError, match=r"a/0\.png: a grey PNG of 16 bits.*FR710"):
-        pack_folder(source, tmp_path / "x.frec", **options)
+        pack_with(source, tmp_path / "x.frec", **options)
     brightness = {}
     for name in BECOME:
         out = tmp_path / f"{name}.frec"
-        pack_folder(source, out, sixteen_bit=name, **options)
+        pack_with(source, out, sixteen_bit=name, **options)
         with Image.open(io.BytesIO(records(out)[0][0])) as image:
             brightness[name] = float(np.asarray(image.convert("L")).mean())
     assert brightness["clip"] > 250 > 140 > brightness["scale"] > 60
@@ -124,14 +123,14 @@ def test_a_pack_that_decodes_names_the_file_or_does_what_it_is_told(tmp_path: Pa
 def test_pixels_of_pairs_are_refused_scaled_or_clipped(tmp_path: Path) -> None:
     low, high = (write(tmp_path / name, {"0.png": png(VALUES)}) for name in ("lr", "hr"))
     with pytest.raises(fr.FastRecordError, match=r"lr: a grey PNG of 16 bits.*FR710"):
-        pack_pairs(low, high, tmp_path / "x.frec", decode=True)
+        pack_with([low, high], tmp_path / "x.frec", format="pairs", decode="yes")
     for name, wanted in BECOME.items():
         out = tmp_path / f"{name}.frec"
-        pack_pairs(low, high, out, decode=True, sixteen_bit=name)
+        pack_with([low, high], out, format="pairs", decode="yes", sixteen_bit=name)
         with fr.Reader(out) as reader:
             np.testing.assert_array_equal(reader[0]["hr"], wanted)
     out = tmp_path / "cli.frec"
-    good("pack", "--pairs", low, high, out, "--decode", "--sixteen-bit", "clip")
+    good("pack", "--format", "pairs", low, high, out, "--set", "decode=yes,sixteen_bit=clip")
     with fr.Reader(out) as reader:
         np.testing.assert_array_equal(reader[0]["lr"], CLIPPED)
 

@@ -37,7 +37,7 @@ FLOORS = {
         look
         dataset interchange
         formats files sampler
-        pack
+        packing
         loader ray
         inspect
         __init__

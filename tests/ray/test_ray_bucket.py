@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 import fastrecord as fr
-from fastrecord.pack.bucket import BucketListing
-from fastrecord.ray import pack, packing, read_frec
+from fastrecord.interchange.files import stored_files
+from fastrecord.interchange.files.stored_files import StoredFiles
+from fastrecord.ray import Workers, pack, packing, read_frec
 from tests.conftest import encode
 from tests.ray.test_ray_pack import content
 from tests.support.machines.stores import Fault, Server, started
+from tests.support.packing import pack_with
 
 pytestmark = [
     pytest.mark.usefixtures("address"),
@@ -39,6 +40,10 @@ def server(running_server: Server) -> Server:
     return running_server
 
 
+def stored(server: Server, **settings: Any) -> fr.Input:
+    return fr.Input(URL, settings=settings, store=server.options)
+
+
 @pytest.fixture
 def tree(server: Server, tmp_path: Path) -> Path:
     """The same images in a folder and in the store; in an order that only a walk of folders gives."""
@@ -54,19 +59,25 @@ def tree(server: Server, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}], ids=str)
 def test_the_records_are_the_ones_of_the_folder(
-    tree: Path, server: Server, tmp_path: Path, options: dict[str, str]
+    tree: Path, server: Server, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     server.faults.append(Fault("cut", 2, lambda request: request.path.endswith(".jpg")))
-    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=3, **options)  # type: ignore[arg-type]
-    there = pack(URL, tmp_path / "set", shards=3, num_workers=2, store_options=server.options, **options)  # type: ignore[arg-type]
+    alone = pack_with(tree, tmp_path / "alone.frec", shards=3, **options)
+    there = pack(
+        stored(server),
+        tmp_path / "set",
+        recode=fr.Recode(**options),
+        output=fr.Output(shards=3),
+        workers=Workers(2),
+    )
     assert content(there.paths) == content(alone.paths)
     assert (there.records, there.classes, there.ignored) == (alone.records, alone.classes, 1)
     assert not server.faults[0].times
 
 
 def test_a_file_url_is_a_folder(tree: Path, tmp_path: Path) -> None:
-    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=2)
-    there = pack(tree.as_uri(), tmp_path / "set", shards=2)
+    alone = pack_with(tree, tmp_path / "alone.frec", shards=2)
+    there = pack(tree.as_uri(), tmp_path / "set", output=fr.Output(shards=2))
     assert content(there.paths) == content(alone.paths)
 
 
@@ -74,69 +85,64 @@ def test_a_file_url_is_a_folder(tree: Path, tmp_path: Path) -> None:
 def test_files_that_are_no_images_gone_or_refused(server: Server, tmp_path: Path) -> None:
     server.put("images/owl/03.jpg", b"no image")
     with pytest.raises(fr.FastRecordError, match=rf"{URL}/owl/03\.jpg: .*bad-files skip"):
-        pack(URL, tmp_path / "set", store_options=server.options)
+        pack(stored(server), tmp_path / "set")
     server.faults.append(Fault("404", 1, lambda request: request.path.endswith("/owl/05.jpg")))
-    summary = pack(URL, tmp_path / "set", bad_files="skip", store_options=server.options)
+    summary = pack(stored(server), tmp_path / "set", bad_files="skip")
     assert [key for key, _ in summary.skipped] == ["owl/03.jpg", "owl/05.jpg"]
     assert "does not exist in the store" in summary.skipped[1][1]
     server.faults.append(Fault("403", 9, lambda request: request.path.endswith("/owl/07.jpg")))
     with pytest.raises(fr.FastRecordError, match=rf"{URL}/owl/07\.jpg: the store refuses access"):
-        pack(URL, tmp_path / "other", bad_files="skip", store_options=server.options)
+        pack(stored(server), tmp_path / "other", bad_files="skip")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_of_files_comes_a_few_at_a_time_and_leaves_nothing(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_of_files_comes_a_few_at_a_time_also_to_a_worker_that_replaces_a_killed_one(
+    tree: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is killed amid its files is replaced; no temporary file outlives either."""
-    bring, mark, temporary = BucketListing._bring, tmp_path / "killed", tmp_path / "temporary"
-    temporary.mkdir()
+    bring, mark, at_once = StoredFiles._bring, tmp_path / "killed", stored_files._AT_ONCE
 
     def job(*arguments: Any) -> Any:
-        def die_once(listing: BucketListing, position: int, file: IO[bytes]) -> None:
-            bring(listing, position, file)
-            assert len(listing.brought) <= 4
-            if position == 9 and not mark.exists():
+        def die_once(files: StoredFiles, number: int, found: dict[int, Any]) -> None:
+            bring(files, number, found)
+            assert len(found) <= 4
+            if number == 9 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        tempfile.tempdir, BucketListing.together = str(temporary), 4
-        BucketListing._bring = die_once  # type: ignore[method-assign, assignment]
+        stored_files._AT_ONCE, StoredFiles._bring = 4, die_once  # type: ignore[method-assign, assignment]
         try:
             return pack_part(*arguments)
         finally:  # the cluster keeps its workers
-            tempfile.tempdir, BucketListing.together = None, 256
-            BucketListing._bring = bring  # type: ignore[method-assign]
+            stored_files._AT_ONCE, StoredFiles._bring = at_once, bring  # type: ignore[method-assign]
 
     pack_part = packing._pack_part
     monkeypatch.setattr(packing, "_pack_part", job)
-    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=1)
-    there = pack(tree.as_uri(), tmp_path / "set", shards=1)
+    alone = pack_with(tree, tmp_path / "alone.frec", shards=1)
+    there = pack(stored(server), tmp_path / "set", output=fr.Output(shards=1))
     assert mark.exists()
     assert content(there.paths) == content(alone.paths)
-    assert not list(temporary.iterdir())
 
 
 def test_folders_without_files(server: Server, tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match="the folder is empty"):
-        pack(URL, tmp_path / "set", store_options=server.options)
+        pack(stored(server), tmp_path / "set")
     server.put("images/a.jpg", encode(0))
     with pytest.raises(fr.FastRecordError, match="no class folders, only 1 file"):
-        pack(URL, tmp_path / "set", store_options=server.options)
-    with pytest.raises(ValueError, match="leave out list_path"):
-        pack(URL, tmp_path / "set", list_path=tmp_path / "list.csv", store_options=server.options)
+        pack(stored(server), tmp_path / "set")
+    with pytest.raises(ValueError, match="leave out list"):
+        pack(stored(server, list=tmp_path / "list.csv"), tmp_path / "set")
     (tmp_path / "tree" / "cat").mkdir(parents=True)
     (tmp_path / "tree" / "dog").mkdir()
     (tmp_path / "tree" / "dog" / "1.jpg").write_bytes(encode(1))
     url = (tmp_path / "tree").as_uri()
     with pytest.raises(fr.FastRecordError, match="empty class folder 'cat'"):
         pack(url, tmp_path / "set")
-    summary = pack(url, tmp_path / "set", allow_empty_classes=True)
+    summary = pack(fr.Input(url, settings={"allow_empty_classes": "yes"}), tmp_path / "set")
     assert (summary.classes, summary.empty_classes) == (["cat", "dog"], ["cat"])
 
 
 def test_a_data_set_in_a_store_is_read_by_tasks(tree: Path, server: Server, tmp_path: Path) -> None:
-    pack(tree, tmp_path / "set", shards=2)
+    pack(tree, tmp_path / "set", output=fr.Output(shards=2))
     url = server.put_folder("packed", tmp_path / "set")
     dataset = fr.FastRecordDataset(url, store_options=server.options, fields=["key"])
     keys = [row["key"] for row in read_frec(dataset).take_all()]

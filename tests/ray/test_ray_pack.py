@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.ray import pack
+from fastrecord.ray import Workers, pack
 from tests.conftest import encode
+from tests.support.packing import pack_with
 
 pytestmark = [
     pytest.mark.usefixtures("address"),
@@ -45,9 +46,16 @@ def content(paths: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}, {"short_side": 20, "quality": 80}], ids=str)
 def test_the_shards_are_the_ones_of_fastrecord_pack(tree: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=4, **options)
+    alone = pack_with(tree, tmp_path / "alone.frec", shards=4, **options)
     steps: list[int] = []
-    there = pack(tree, tmp_path / "set", shards=4, num_workers=2, progress=lambda p: steps.append(p.files), **options)
+    there = pack(
+        tree,
+        tmp_path / "set",
+        recode=fr.Recode(**options),
+        output=fr.Output(shards=4),
+        workers=Workers(2),
+        progress=lambda p: steps.append(p.files),
+    )
     assert content(there.paths) == content(alone.paths)
     assert (there.records, there.classes, there.skipped) == (alone.records, alone.classes, [])
     assert (there.recoded, there.packed) == (alone.recoded, 30)
@@ -64,10 +72,10 @@ def test_bad_files_end_the_pack_or_are_left_out(tree: Path, tmp_path: Path) -> N
         pack(tree, tmp_path / "set")
     (tree / "dog" / "link.jpg").unlink()
     with pytest.raises(fr.FastRecordError, match=r"03\.jpg.*bad-files skip"):
-        pack(tree, tmp_path / "set", shards=3)
+        pack(tree, tmp_path / "set", output=fr.Output(shards=3))
     assert not (tmp_path / "set").exists()
-    alone = fr.pack_folder(tree, tmp_path / "alone.frec", shards=30, bad_files="skip")
-    there = pack(tree, tmp_path / "set", shards=30, bad_files="skip")
+    alone = pack_with(tree, tmp_path / "alone.frec", shards=30, bad_files="skip")
+    there = pack(tree, tmp_path / "set", output=fr.Output(shards=30), bad_files="skip")
     assert there.skipped == alone.skipped
     assert content(there.paths) == content(alone.paths)
 
@@ -75,16 +83,16 @@ def test_bad_files_end_the_pack_or_are_left_out(tree: Path, tmp_path: Path) -> N
 def test_a_tree_without_images_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "a.txt").write_text("text")
-    with pytest.raises(fr.FastRecordError, match="none of its 1 input files is an image"):
+    with pytest.raises(fr.FastRecordError, match="none of its 1 inputs is good"):
         pack(tmp_path / "images", tmp_path / "set", bad_files="skip")
 
 
 def test_appended_classes_keep_their_names(tree: Path, tmp_path: Path) -> None:
-    pack(tree, tmp_path / "set", shards=2)
+    pack(tree, tmp_path / "set", output=fr.Output(shards=2))
     (tree / "owl").rename(tree / "bat")
     with pytest.raises(FileExistsError, match="append"):
         pack(tree, tmp_path / "set")
-    summary = pack(tree, tmp_path / "set", shards=2, mode="append")
+    summary = pack(tree, tmp_path / "set", output=fr.Output(mode="append", shards=2))
     assert summary.classes == ["bat", "cat", "dog"]
     dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, extra_fields=["key"])
     assert len(dataset) == 60
@@ -111,7 +119,7 @@ def test_killed_workers_are_replaced(tree: Path, tmp_path: Path, monkeypatch: py
         return None
 
     monkeypatch.setattr(packing, "_pack_part", die_once)
-    summary = pack(tree, folder, shards=5)
+    summary = pack(tree, folder, output=fr.Output(shards=5))
     assert len(list(marks.iterdir())) == 5
     assert summary.records == 30
     assert fr.files.check_manifest(folder) == []

@@ -40,7 +40,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     write, read, pack = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     for text in (write, read, pack):
-        text = text.replace("/shared", str(tmp_path / "shared")).replace("num_workers=64", "num_workers=2")
+        text = text.replace("/shared", str(tmp_path / "shared")).replace("Workers(64)", "Workers(2)")
         execute(text.replace('"laion/"', repr(str(tmp_path / "laion"))), str(PAGE), names)
         if text.startswith("import ray"):
             found = fr.FastRecordDataset(tmp_path / "shared/laion", fields=["caption"])

@@ -10,6 +10,7 @@ import fastrecord as fr
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good
 from tests.support.machines.stores import Server, serving
+from tests.support.packing import pack_with
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_url_that_the_client_would_change_is_refused_by_name(tmp_path: Path, u
         lambda: fr.files.check_manifest(url),
         lambda: fr.files.copy(folder, url),
         lambda: fr.files.copy(url, tmp_path / "copy"),
-        lambda: fr.pack_dataset([{"data": b"1"}], url, fields={"data": fr.bytes_()}),
+        lambda: pack_with([{"data": b"1"}], url, format="dataset", mapping={"data": fr.bytes_()}),
     ):
         with pytest.raises(fr.FastRecordError, match=rf"{what}.*FR211"):
             call()

@@ -16,6 +16,7 @@ from fastrecord.store.passing import Passing
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good, run
 from tests.support.machines.stores import Fault, Server, serving
+from tests.support.packing import pack_with
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def images(environment: Server, image_folder: Path, tmp_path: Path) -> tuple[Pat
     """A data set of two shards of images with crop indexes, here and in the store."""
     folder = tmp_path / "images"
     folder.mkdir()
-    fr.pack_folder(image_folder, folder / "images.frec", shards=2, crop_index=True)
+    pack_with(image_folder, folder / "images.frec", shards=2, crop_index=True)
     return folder, environment.put_folder("images", folder)
 
 

@@ -15,6 +15,7 @@ import fastrecord as fr
 from tests.store.conftest import payload, write_shards
 from tests.support.commands import good
 from tests.support.machines.stores import Fault, Request, Server
+from tests.support.packing import pack_with
 
 SHARDS, EACH = 3, 4
 
@@ -120,7 +121,7 @@ def test_a_store_without_etags_is_written_read_and_copied(environment: Server, f
 def test_a_thousand_shards_go_to_a_store_and_are_read(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"value": number} for number in range(1000)]
     url = (tmp_path / "store/many").as_uri()
-    fr.pack_dataset(rows, url, shards=1000, staging=tmp_path / "staging")
+    pack_with(rows, url, format="dataset", shards=1000, staging=tmp_path / "staging")
     assert len(os.listdir(tmp_path / "store/many")) == 1001
     for _ in range(2):
         dataset = fr.FastRecordDataset(url, fields=("value",), cache=tmp_path / "cache")

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.interchange import stored
+from fastrecord.interchange import stored_file
 from tests.support.commands import failed, good
 from tests.support.formats.exchanging import picture
 from tests.support.machines.stores import Server
+from tests.support.packing import pack_with
 
 COUNT = 60
 EXPORTS = {
@@ -54,11 +55,11 @@ def url(environment: Server, exported: Path) -> str:
 def test_a_source_in_a_store_comes_in_as_the_files_here(
     url: str, exported: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "PART", 100_000)  # many parts
+    monkeypatch.setattr(stored_file, "PART", 100_000)  # many parts
     for out in ("a.frec", "b.frec"):  # twice in one process
-        fr.import_records(f"{url}/{name}", tmp_path / out)
+        pack_with(f"{url}/{name}", tmp_path / out)
     here = exported / ("a.tfrecord" if "*" in name else name)
-    fr.import_records(here, tmp_path / "here.frec")
+    pack_with(here, tmp_path / "here.frec")
     assert rows(tmp_path / "a.frec") == rows(tmp_path / "b.frec") == rows(tmp_path / "here.frec")
     assert "record 0" in good("import", f"{url}/{name}", "--dry-run")
 
@@ -74,9 +75,9 @@ def test_an_import_from_a_store_is_resumed(url: str, exported: Path, tmp_path: P
 
     arguments: dict[str, Any] = {"commit_bytes": 1}
     with pytest.raises(KeyError):
-        fr.import_records(f"{url}/a.tar", tmp_path / "a.frec", progress=stop, **arguments)
-    fr.import_records(f"{url}/a.tar", tmp_path / "a.frec", resume=True, **arguments)
-    fr.import_records(exported / "a.tar", tmp_path / "here.frec")
+        pack_with(f"{url}/a.tar", tmp_path / "a.frec", progress=stop, **arguments)
+    pack_with(f"{url}/a.tar", tmp_path / "a.frec", mode="resume", **arguments)
+    pack_with(exported / "a.tar", tmp_path / "here.frec")
     assert rows(tmp_path / "a.frec") == rows(tmp_path / "here.frec")
 
 
@@ -100,7 +101,9 @@ def test_a_folder_of_a_store_is_packed(environment: Server, tmp_path: Path) -> N
     assert rows(tmp_path / "a.frec") == rows(tmp_path / "here.frec")
     good("pack", source, tmp_path / "s.frec", "-q", "--shard-size", "2KB")
     good("pack", source, tmp_path / "a.frec", "-q", "--resume")
-    assert "copy them here" in failed("pack", source, tmp_path / "l.frec", "--list", tmp_path / "list.csv", status=2)
+    assert "leave out list" in failed(
+        "pack", source, tmp_path / "l.frec", "--set", f"list={tmp_path}/list.csv", status=2
+    )
 
 
 def test_files_of_a_web_server_come_in(exported: Path, tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ def test_files_of_the_hub_come_in(exported: Path, tmp_path: Path, monkeypatch: p
             return self.path(url).is_file()
 
     monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "HfFileSystem", Hub)
-    fr.import_records(exported / "a.parquet", tmp_path / "here.frec")
+    pack_with(exported / "a.parquet", tmp_path / "here.frec")
     for name in ("a.parquet", "*.parquet", "mds"):
-        fr.import_records(f"hf://data/{name}", tmp_path / "a.frec", overwrite=True)
+        pack_with(f"hf://data/{name}", tmp_path / "a.frec", mode="overwrite")
         assert rows(tmp_path / "a.frec") == rows(tmp_path / "here.frec")

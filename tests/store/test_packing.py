@@ -18,10 +18,11 @@ import pytest
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.files.upload import Upload
-from fastrecord.pack.packer import PackProgress
+from fastrecord.packing.summary import PackProgress
 from tests.conftest import encode
 from tests.support.commands import failed, good
 from tests.support.machines.stores import Fault, Request, Server
+from tests.support.packing import pack_with
 
 Pack = Callable[..., Any]
 
@@ -34,7 +35,7 @@ def pack(image_folder: Path, tmp_path: Path) -> Pack:
 
     def run(url: str, *, src: Path = image_folder, shards: int | None = 4, **options: Any) -> Any:
         staging = tmp_path / "staging"
-        return fr.pack_folder(src, url, shards=shards, staging=staging, **options)
+        return pack_with(src, url, shards=shards, staging=staging, **options)
 
     return run
 
@@ -89,26 +90,26 @@ def test_a_folder_is_packed_into_a_data_set_in_a_store(
         pack(url)
     assert not list((tmp_path / "staging").iterdir())
     environment.requests.clear()
-    again = pack(url, resume=True)
+    again = pack(url, mode="resume")
     assert (again.packed, again.records, again.classes) == (0, 12, ["cat", "dog", "owl"])
     assert not puts(environment)
     with pytest.raises(fr.FastRecordError, match=r"is complete, and was packed from another input.*FR732"):
-        pack(url, src=another_folder(tmp_path / "other"), shards=2, resume=True)
+        pack(url, src=another_folder(tmp_path / "other"), shards=2, mode="resume")
 
 
 def test_records_and_shards_are_added_and_replaced(pack: Pack, image_folder: Path, tmp_path: Path) -> None:
     url, more = "s3://bucket/packing/grown", another_folder(tmp_path / "more")
     first = pack(url, shards=2)
-    summary = pack(url, src=more, shards=None, append=True)
+    summary = pack(url, src=more, shards=None, mode="append")
     assert summary.classes == ["cat", "dog", "owl", "fox"]  # known ones keep their numbers
     assert seen(url) == in_folder(image_folder) + in_folder(more)
-    assert (pack(url, src=more, shards=None, resume=True).packed, len(seen(url))) == (0, 14)
+    assert (pack(url, src=more, shards=None, mode="resume").packed, len(seen(url))) == (0, 14)
     lists = tmp_path / "list.csv"
     lists.write_text("path\ndog/new.jpg\n", encoding="utf-8")
     with pytest.raises(fr.SchemaError):
-        pack(url, src=more, shards=1, append=True, list_path=lists)
+        pack(url, src=more, shards=1, mode="append", list=lists)
     assert len(seen(url)) == 14
-    pack(url, src=more, shards=1, overwrite=True)
+    pack(url, src=more, shards=1, mode="overwrite")
     assert seen(url) == in_folder(more)
     assert good("manifest", "--check", url)  # the old shards are gone
     with pytest.raises(FileNotFoundError):
@@ -126,7 +127,7 @@ def test_a_store_that_fails_leaves_what_was_there_and_resuming_sends_the_rest(
 ) -> None:
     url = f"s3://bucket/packing/broken-{mode}"
     before = in_folder(image_folder)
-    options = {} if mode == "create" else {mode: True}
+    options = {} if mode == "create" else {"mode": mode}
     if mode != "create":
         pack(url, shards=1)
     environment.requests.clear()
@@ -146,9 +147,9 @@ def test_a_store_that_fails_leaves_what_was_there_and_resuming_sends_the_rest(
     with pytest.raises(FileExistsError, match="was not finished: `--resume`"):
         pack(url, src=source, shards=shards, **({} if mode == "overwrite" else options))
     with pytest.raises(fr.FastRecordError, match=r"was begun with another input.*FR732"):
-        pack(url, src=source, shards=1, resume=True)
+        pack(url, src=source, shards=1, mode="resume")
     environment.requests.clear()
-    summary = pack(url, src=source, shards=shards, resume=True)
+    summary = pack(url, src=source, shards=shards, mode="resume")
     assert not [name for name in puts(environment) if "-00000-of" in name]
     expected = {"create": before, "append": before + in_folder(source), "overwrite": in_folder(source)}[mode]
     assert seen(url) == expected
@@ -165,7 +166,7 @@ def test_beginning_again_removes_what_an_unfinished_pack_has_sent(
     with pytest.raises(fr.FastRecordError, match="FR211"):
         pack(url)
     environment.reset()
-    pack(url, overwrite=True, shards=3)
+    pack(url, mode="overwrite", shards=3)
     assert seen(url) == in_folder(image_folder)
     assert "good" in good("manifest", "--check", url)  # no shard is extra
 
@@ -179,9 +180,9 @@ def test_ctrl_c_leaves_the_old_data_set_and_resuming_finishes(pack: Pack, image_
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        pack(url, overwrite=True, progress=stop)
+        pack(url, mode="overwrite", progress=stop)
     assert seen(url) == in_folder(more)
-    pack(url, resume=True)
+    pack(url, mode="resume")
     assert seen(url) == in_folder(image_folder)
 
 
@@ -193,7 +194,8 @@ def stop(state):
     if state.files >= int(sys.argv[4]):
         os.kill(os.getpid(), signal.SIGKILL)
 
-fr.pack_folder(sys.argv[1], sys.argv[2], shards=6, staging=sys.argv[3], resume=True, progress=stop)
+output = fr.Output(mode="resume", shards=6, staging=sys.argv[3])
+fr.pack(sys.argv[1], sys.argv[2], output=output, progress=stop)
 """
 
 
@@ -212,7 +214,7 @@ def test_a_killed_pack_continues_with_the_shards_that_were_sent(
     assert known
     assert known <= sent
     environment.requests.clear()
-    fr.pack_folder(image_folder, url, shards=6, staging=staging, resume=True)
+    pack_with(image_folder, url, shards=6, staging=staging, mode="resume")
     assert known.isdisjoint(puts(environment))
     assert seen(url) == in_folder(image_folder)
     assert "good" in good("manifest", "--check", url)
@@ -229,7 +231,7 @@ def test_a_shard_that_was_lost_in_the_store_is_packed_again(
     journal = json.loads(next((tmp_path / "staging").rglob("journal.json")).read_text(encoding="utf-8"))
     for name, row in journal["shards"].items():
         environment.put(f"packing/lost/{name}", bytes(row["entry"]["bytes"]))
-    pack(url, resume=True)
+    pack(url, mode="resume")
     assert seen(url) == in_folder(image_folder)
 
 
@@ -252,7 +254,7 @@ def test_two_packs_into_one_url_do_not_mix(pack: Pack, tmp_path: Path) -> None:
         with pytest.raises(fr.LockedError, match="another pack into it is running"):
             pack(url)
         # One with another staging folder, or on another machine: the first manifest counts.
-        fr.pack_folder(another_folder(tmp_path / "more"), url, shards=1, staging=tmp_path / "elsewhere")
+        pack_with(another_folder(tmp_path / "more"), url, shards=1, staging=tmp_path / "elsewhere")
     assert len(seen(url)) == 2
 
 
@@ -264,14 +266,14 @@ def test_the_manifest_of_another_process_is_not_replaced(pack: Pack, image_folde
         nonlocal packed
         if not packed:
             packed = True
-            fr.pack_folder(more, url, shards=1, staging=tmp_path / "elsewhere", append=True)
+            pack_with(more, url, shards=1, staging=tmp_path / "elsewhere", mode="append")
 
     with pytest.raises(FileExistsError, match="another process has written a data set there"):
         pack(url, progress=meanwhile)
     assert seen(url) == in_folder(more)
     shutil.rmtree(tmp_path / "staging")
     packed = False
-    pack(url, append=True, progress=meanwhile)  # both are added
+    pack(url, mode="append", progress=meanwhile)  # both are added
     assert len(seen(url)) == 2 + 2 + 12
     assert {key for _, _, key in seen(url)} == {key for _, _, key in in_folder(image_folder) + in_folder(more)}
 
@@ -284,10 +286,10 @@ def test_one_file_is_packed_into_a_store(pack: Pack, image_folder: Path, tmp_pat
     with pytest.raises(FileExistsError, match=r"one.frec: exists already: `--overwrite`"):
         pack(url, shards=None)
     with pytest.raises(fr.FastRecordError, match=r"cannot be added to.*FR745"):
-        pack(url, shards=None, append=True)
-    assert pack(url, shards=None, resume=True).packed == 0
+        pack(url, shards=None, mode="append")
+    assert pack(url, shards=None, mode="resume").packed == 0
     more = another_folder(tmp_path / "more")
-    pack(url, src=more, shards=None, overwrite=True)
+    pack(url, src=more, shards=None, mode="overwrite")
     assert seen(url) == in_folder(more)
     # With shards, its name is the base of theirs.
     sharded = pack("s3://bucket/packing/beside/train.frec", shards=2)
@@ -298,22 +300,26 @@ def test_one_file_is_packed_into_a_store(pack: Pack, image_folder: Path, tmp_pat
 def test_pairs_records_and_data_sets_go_to_a_store(tmp_path: Path) -> None:
     values = np.arange(60).reshape(20, 3)
     np.savez(tmp_path / "values.npz", values=values, label=np.arange(20) % 4)
-    fr.import_records(tmp_path / "values.npz", "s3://bucket/packing/imported", shards=2, staging=tmp_path)
+    pack_with(tmp_path / "values.npz", "s3://bucket/packing/imported", shards=2, staging=tmp_path)
     imported = fr.FastRecordDataset("s3://bucket/packing/imported", fields=("values",))
     np.testing.assert_array_equal([imported[i]["values"] for i in range(20)], values)
     more = [{"values": row, "label": 1} for row in values]
-    fr.import_records(tmp_path / "values.npz", "s3://bucket/packing/imported", append=True, staging=tmp_path)
+    pack_with(tmp_path / "values.npz", "s3://bucket/packing/imported", mode="append", staging=tmp_path)
     assert len(fr.FastRecordDataset("s3://bucket/packing/imported", fields=("values",))) == 40
-    fr.pack_dataset(more, "s3://bucket/packing/items/", staging=tmp_path)
+    pack_with(more, "s3://bucket/packing/items/", format="dataset", staging=tmp_path)
     assert len(fr.FastRecordDataset("s3://bucket/packing/items", fields=("values",))) == 20
     for side, size in (("lr", 8), ("hr", 16)):
         (tmp_path / side).mkdir()
         for number in range(3):
             pixels = np.full((size, size, 3), number * 50, np.uint8)
             (tmp_path / side / f"{number}.ppm").write_bytes(b"P6 %d %d 255\n" % (size, size) + pixels.tobytes())
-    summary = fr.pack_pairs(tmp_path / "lr", tmp_path / "hr", "s3://bucket/packing/pairs", staging=tmp_path)
+    summary = pack_with(
+        [tmp_path / "lr", tmp_path / "hr"], "s3://bucket/packing/pairs", format="pairs", staging=tmp_path
+    )
     assert (summary.scale, len(summary.paths)) == (2, 1)
-    fr.pack_pairs(tmp_path / "lr", tmp_path / "hr", "s3://bucket/packing/pairs", staging=tmp_path, append=True)
+    pack_with(
+        [tmp_path / "lr", tmp_path / "hr"], "s3://bucket/packing/pairs", format="pairs", staging=tmp_path, mode="append"
+    )
     assert "good: 2 shards" in good("verify", "s3://bucket/packing/pairs")
 
 
@@ -329,4 +335,4 @@ def test_the_command_packs_into_a_url(image_folder: Path, tmp_path: Path) -> Non
     assert "exists already" in failed("pack", image_folder, url)
     assert "--staging is for" in failed("pack", image_folder, tmp_path / "x.frec", "--staging", tmp_path, status=2)
     with pytest.raises(ValueError, match="staging"):
-        fr.pack_folder(image_folder, tmp_path / "x.frec", staging=tmp_path)
+        pack_with(image_folder, tmp_path / "x.frec", staging=tmp_path)

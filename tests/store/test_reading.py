@@ -13,6 +13,7 @@ import torch
 import fastrecord as fr
 from tests.store.conftest import Data, assert_once
 from tests.support.machines.stores import Server
+from tests.support.packing import pack_with
 
 
 def opened(server: Server, stored: Data, cache: Path | None, **more: Any) -> fr.FastRecordDataset:
@@ -74,7 +75,7 @@ def test_a_loader_brings_each_byte_once_and_reads_a_second_epoch_from_the_cache(
 
 
 def test_images_of_a_url_are_decoded_by_the_loader(server: Server, tmp_path: Path, image_folder: Path) -> None:
-    fr.pack_folder(image_folder, tmp_path / "images.frec")
+    pack_with(image_folder, tmp_path / "images.frec")
     url = server.put("images.frec", tmp_path / "images.frec")
     geometry = fr.transforms.CenterCrop(32)
     datasets = fr.FastRecordDataset(url, store_options=server.options), fr.FastRecordDataset(tmp_path / "images.frec")

@@ -22,6 +22,7 @@ from fastrecord.train import train
 from tests.store.conftest import Data, payload
 from tests.support.commands import good
 from tests.support.machines.stores import Fault, Server, serving
+from tests.support.packing import pack_with
 from tests.support.training import small_config
 
 SECRET = "planted7secret"
@@ -122,9 +123,9 @@ CALLS: tuple[Callable[[str, Path], Any], ...] = (
     lambda url, _: fr.files.check_manifest(url, store_options=OPTIONS),
     lambda url, here: fr.files.copy(url, here / "copy", store_options=OPTIONS),
     lambda url, here: fr.files.copy(here, url, store_options=OPTIONS),
-    lambda url, here: fr.pack_folder(here, url, store_options=OPTIONS),
-    lambda url, here: fr.pack_folder(url, here / "x.frec"),
-    lambda url, here: fr.import_records(url, here / "x.frec"),
+    lambda url, here: pack_with(here, url, store=OPTIONS),
+    lambda url, here: pack_with(url, here / "x.frec"),
+    lambda url, here: pack_with(url, here / "x.frec"),
     lambda url, here: fr.files.merge([url], here / "x.frec"),
     lambda url, here: fr.files.extract(url, here / "x"),
     lambda url, _: fr.files.index(url),
@@ -160,7 +161,7 @@ def test_no_option_of_a_store_is_shown(
         url, staging = "s3://bucket/secrets", tmp_path / "staging"
         server.faults.append(Fault("403", 1, lambda request: request.method == "PUT"))
         for call in (
-            lambda: fr.pack_folder(image_folder, url, staging=staging, store_options=options),
+            lambda: pack_with(image_folder, url, staging=staging, store=options),
             lambda: fr.FastRecordDataset(url, cache=tmp_path / "cache", store_options=options),
             lambda: fr.FastRecordDataset(url, store_options={**options, "skip_signature": SECRET}),
             lambda: fr.FastRecordDataset(url, store_options={**options, "client_options": {"timeout": SECRET}}),
@@ -170,5 +171,5 @@ def test_no_option_of_a_store_is_shown(
                 call()
             except Exception as error:  # noqa: BLE001 - whatever it is
                 seen.append("".join(traceback.format_exception(error)))
-        fr.pack_folder(image_folder, url, staging=staging, overwrite=True, store_options=options)
+        pack_with(image_folder, url, staging=staging, mode="overwrite", store=options)
         seen += [content.decode(errors="replace") for content in server.objects("secrets").values()]

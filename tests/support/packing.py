@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
+from fastrecord.packing.summary import PackSummary
 from fastrecord.schema.shard_sets import without_origin
 from tests.conftest import encode
 
@@ -43,3 +46,24 @@ def small_folder(folder: Path) -> Path:
     """Make two class folders of two and three images."""
     files = {f"{name}/{i}.jpg": encode(10 * len(name) + i) for name, n in (("ant", 2), ("bee", 3)) for i in range(n)}
     return write(folder, files)
+
+
+def pack_with(source: Any, out: str | os.PathLike[str], **options: Any) -> PackSummary:
+    """Pack; what is no field of an option object, nor an argument of `pack`, is a setting of the format."""
+    own = {"dataset": ("quality",), "pairs": ("sixteen_bit",)}.get(options.get("format", ""), ())
+    options["settings"] = {name: options.pop(name) for name in own if name in options}
+    taken: dict[Any, dict[str, Any]] = {kind: _take(kind, options) for kind in (fr.Fields, fr.Recode, fr.Output)}
+    given: dict[str, Any] = {name: options.pop(name) for name in ("format", "settings") if name in options}
+    passed = {name: options.pop(name) for name in ("bad_files", "progress") if name in options}
+    if store := taken[fr.Output].get("store"):
+        given["store"] = store
+    if options:
+        given["settings"] = {**given.get("settings", {}), **options}
+    objects: dict[str, Any] = {"fields": fr.Fields, "recode": fr.Recode, "output": fr.Output}
+    return fr.pack(
+        fr.Input(source, **given), out, **passed, **{name: kind(**taken[kind]) for name, kind in objects.items()}
+    )
+
+
+def _take(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}

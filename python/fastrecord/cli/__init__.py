@@ -23,8 +23,8 @@ from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_strea
 # Name -> module of this folder that defines the command (`list_` avoids a Python name), and its line in the
 # overview.
 _COMMANDS = {
-    "pack": ("packing.pack", "Pack a folder of images into one file."),
-    "import": ("packing.imports", "Store the records of another format in one file."),
+    "pack": ("packing", "Pack a folder of images into one file."),
+    "import": ("packing", "Store the records of another format in one file."),
     "info": ("inspect", "Show what files hold."),
     "ls": ("inspect", "List the records of a file."),
     "head": ("look", "Show the first records of a file, with all fields."),

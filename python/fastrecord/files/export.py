@@ -76,7 +76,7 @@ def export(
 ) -> ExportSummary:
     """Write all records, in order, in a format of other tools, with verified checksums.
 
-    `import_records` makes the same records of it again. One thread reads ahead of the writing one.
+    `fastrecord.pack` makes the same records of it again. One thread reads ahead of the writing one.
     Memory stays below some hundred MB, unless single records are larger.
 
     Args:

@@ -85,7 +85,8 @@ class Upload:
     ) -> None:
         folder = folder_of(url)
         self.url, self.is_file, self.is_complete = Url(url), folder.is_file and not sharded, False
-        self.base, self.classes = "", None
+        self.base = ""
+        self.classes: list[str] | None = None
         self._mode, self._stem = mode, folder.name.removesuffix(".frec")
         if not self.is_file:  # what no manifest and no file system refuses
             self._stem = re.sub(r"[^\w.-]+", "-", self._stem).strip("-.")[:_STEM] or "shard"

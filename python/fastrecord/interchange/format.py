@@ -6,12 +6,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastrecord.interchange.card import Card
-from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import inside, is_folder, is_stored, names_in, open_file
 from fastrecord.schema import Schema
+
+if TYPE_CHECKING:  # what reads needs no numpy
+    from fastrecord.interchange.destination import Destination, Refusal
 
 _HEAD = 4096
 _LISTED = 10_000
@@ -69,10 +72,12 @@ class Setting:
     Attributes:
         help: What it does.
         choices: The values that it may have; empty: any text.
+        recorded: Whether the metadata of a packed file has it. A resumed pack needs the same value then.
     """
 
     help: str
     choices: tuple[str, ...] = ()
+    recorded: bool = True
 
 
 class Format(ABC):

@@ -7,14 +7,17 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code, plain
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.paths import expand, refuse_pipe
 from fastrecord.interchange.stored import is_folder, is_stored
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "fastrecord.formats"
 _log = logging.getLogger("fastrecord.formats")
@@ -39,14 +42,14 @@ _MODULES = {
     "tfrecord": "tfrecord",
     "idx": "idx",
     "folder": "folder",
+    "pairs": "pairs",
 }
 
 
-def names(*, reads: bool = False, writes: bool = False) -> list[str]:
-    """Return the names of all formats that can be read, or written."""
-    own = [name for name in _MODULES if not (reads and name == "folder")]
+def names(*, writes: bool = False) -> list[str]:
+    """Return the names of all formats, or of those that can be written."""
     if not writes:
-        return sorted({*own, *_others()})
+        return sorted({*_MODULES, *_others()})
     return sorted(each.name for each in _loaded()[0] if each.writes)
 
 
@@ -98,10 +101,11 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
             why = _why(each, found.inside(file))
             if why is not None:
                 return each, f"{file} in it: {why}"
+    if not is_stored(path) and any(os.path.isdir(os.path.join(path, name)) for name in found.names):
+        return load("folder"), "it holds folders, one for each class"
     inside = f"a folder with {', '.join(found.names[:5]) or 'nothing'}" if found.is_folder else f"{found.head[:16]!r}"
     error = Code.UNKNOWN_FORMAT.error(
-        f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names(reads=True))}; "
-        "`fastrecord pack` takes folders of images"
+        f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names())}"
     )
     for reason in broken:
         error.add_note(plain(reason))
@@ -132,6 +136,8 @@ def _why(each: Format, found: Found) -> str | None:
 
 @cache
 def _others() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes longer than a folder of images needs
+
     return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _MODULES}
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-import numpy as np
 
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType
@@ -75,6 +73,25 @@ class Rows:
         every = range(self.start, self.start + self.count)
         return [number for number in every if number not in self.bad] if self.bad else every
 
+    def cut(self, start: int, stop: int) -> Rows:
+        """Return the records from number `start` on, up to number `stop`."""
+        start, stop = max(start, self.start), min(stop, self.start + self.count)
+        if (start, stop) == (self.start, self.start + self.count):
+            return self
+        good = self.numbers
+        first, last = bisect_left(good, start), bisect_left(good, stop)
+        columns = {name: values[first:last] for name, values in self.columns.items()}
+        bad = {number: reason for number, reason in self.bad.items() if start <= number < stop}
+        return Rows(start, stop - start, columns, bad)
+
+
+class Files(list[str]):
+    """A column of images by the paths of their files, which are read when they are stored."""
+
+    def __getitem__(self, at: Any) -> Any:
+        found = list.__getitem__(self, at)
+        return Files(found) if isinstance(at, slice) else found
+
 
 class Source(ABC):
     """A source that has been opened; a context manager that closes it.
@@ -87,6 +104,13 @@ class Source(ABC):
             None without names.
         metadata: Entries for the metadata of a .frec file, JSON-able.
         left_out: What it holds and does not read, and why: "link (a link to another file)".
+        ignored: Number of files beside its own.
+        home: The folder that its keys are relative to, whose name files keep; None: its first path.
+        keys: The keys of all records, if they are known and differ.
+        labels: The labels of all records, if they are known.
+        facts: Entries for the metadata that hold for all records of a file; None removes one.
+        live: Whether its records may be made anew each time. They are then not compared when a pack is resumed, and
+            labels that are names stay names, as two passes might differ.
     """
 
     fields: Sequence[SourceField]
@@ -94,6 +118,12 @@ class Source(ABC):
     classes: Sequence[str] | None = None
     metadata: Mapping[str, Any] = {}
     left_out: Sequence[str] = ()
+    ignored: int = 0
+    home: str | None = None
+    keys: Sequence[str] | None = None
+    labels: Sequence[int] | None = None
+    facts: Mapping[str, Any] = {}
+    live: bool = False
 
     @abstractmethod
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
@@ -147,6 +177,40 @@ class Source(ABC):
     def place(self, number: int) -> str:
         """Return where a record is, for messages: "train-0001.tar: record 12 (n01440764_10026)"."""
         return f"{self.paths[0] if self.paths else 'source'}: record {number}"
+
+    def prepare(  # noqa: B027 - by default all is known when it is open
+        self, stored: Mapping[str, Any] | None, *, skip: bool, progress: Callable[[int], None]
+    ) -> None:
+        """Look at the whole source before anything is stored; afterwards `fields` and `facts` are right.
+
+        Args:
+            stored: The metadata of the file or data set that records are added to; None: there is none.
+            skip: Leave out bad records; else one that is known to be bad is an error.
+            progress: Called with the number of records that have been looked at.
+        """
+
+    def sizes(self) -> Iterator[int] | None:
+        """Return the bytes of each record's values, where that is known without reading them."""
+        return None
+
+    def refuse_output(self, out: str) -> None:
+        """Refuse to write to a path inside this source.
+
+        Raises:
+            FastRecordError: `Code.OUTPUT_IS_INPUT`.
+        """
+        for name in self.paths:
+            if os.path.realpath(name) == os.path.realpath(out):
+                raise Code.OUTPUT_IS_INPUT.error(f"{out}: is what is to be packed: choose another path")
+
+    def entry(self, compression: str | None) -> dict[str, Any] | None:
+        """Return what a file's metadata says of this source and its settings; None: what it says of any format."""
+        del compression
+        return None
+
+    def key(self, number: int) -> str:
+        """Return the name under which a record is listed if it is skipped."""
+        return self.place(number) if self.keys is None else self.keys[number]
 
     def close(self) -> None:  # noqa: B027 - by default there is nothing to release
         """Release files and memory."""
@@ -320,6 +384,8 @@ def _good_rows(
 
 
 def _joined(parts: Sequence[Any]) -> Any:
+    import numpy as np  # a folder of images needs none
+
     if parts and all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return list(chain.from_iterable(parts))

@@ -6,17 +6,16 @@ Paths of sources are names of files here, or `Url`s, which hide what is secret i
 from __future__ import annotations
 
 import errno
-import io
 import os
 from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastrecord.errors import Code
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.answer import Answer
-from fastrecord.store.requests import PART, Store, submit
+
+if TYPE_CHECKING:
+    from fastrecord.store.requests import Store
 
 _HUB = "hf://"
 # Bucket or server -> the options that a caller has given for it.
@@ -71,7 +70,7 @@ def names_in(folder: str) -> list[str]:
     if folder.startswith(_HUB):
         found = _hub().ls(folder.rstrip("/"), detail=True)
         return sorted(each["name"].rpartition("/")[2] for each in found if each["type"] == "file")
-    names = sorted(name for name, _ in _store(folder).list())
+    names = sorted(name for name, _ in store_of(folder).list())
     if not names:
         raise FileNotFoundError(errno.ENOENT, "does not exist in the store", str(Url(folder)))
     return names
@@ -85,9 +84,12 @@ def open_file(path: str) -> Any:
     """
     if not is_stored(path):
         return open(path, "rb", buffering=0)
+    from fastrecord.interchange.stored_file import StoredFile  # with what requests need
+    from fastrecord.store.requests import PART
+
     if path.startswith(_HUB):
         return _hub().open(path, "rb", block_size=PART)
-    return StoredFile(Url(path))
+    return StoredFile(*_store_of_file(Url(path)))
 
 
 def size_of(file: Any) -> int:
@@ -97,73 +99,24 @@ def size_of(file: Any) -> int:
     return size
 
 
-class StoredFile(io.RawIOBase):
-    """An object of a store. One part of it is here, and the next one on its way.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        FastRecordError: the store does not answer.
-    """
-
-    def __init__(self, url: Url) -> None:
-        super().__init__()
-        self._store, self._name = Store.of_file(url, _options.get(url.root))
-        first = self._store.get(self._name, 0, PART)
-        self._size, self._etag = first.size, first.etag
-        self._parts: dict[int, Answer | Future[Answer]] = {0: first}
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a position; nothing is read."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, target: Any) -> int:
-        """Read some bytes; 0 at the end."""
-        if self._at >= self._size:
-            return 0
-        number, begin = divmod(self._at, PART)
-        data = memoryview(self._part(number))[begin:]
-        view = memoryview(target).cast("B")
-        count = min(len(view), len(data))
-        view[:count] = data[:count]
-        self._at += count
-        return count
-
-    def _part(self, number: int) -> Any:
-        wanted = [number, *((number + 1,) if number in self._parts and (number + 1) * PART < self._size else ())]
-        parts = {each: self._parts.get(each) or submit(self._get, each) for each in wanted}
-        self._parts = parts
-        found = parts[number]
-        if isinstance(found, Future):
-            found = parts[number] = found.result()
-        return found.data
-
-    def _get(self, number: int) -> Answer:
-        return self._store.get(self._name, number * PART, PART, etag=self._etag)
-
-
 def _is_object(url: Url) -> bool:
     if url.scheme == "hf":
         return bool(_hub().isfile(url))
-    store, name = Store.of_file(url, _options.get(url.root))
+    store, name = _store_of_file(url)
     return bool(url.key) and store.exists(name)
 
 
-def _store(folder: str) -> Store:
+def store_of(folder: str) -> Store:
+    """Return the store of a folder, with the options that were given for it."""
+    from fastrecord.store.requests import Store
+
     return Store.of(folder, _options.get(Url(folder).root))
+
+
+def _store_of_file(url: Url) -> tuple[Store, str]:
+    from fastrecord.store.requests import Store
+
+    return Store.of_file(url, _options.get(url.root))
 
 
 def _hub() -> Any:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import ray
 from ray.exceptions import RayTaskError
 
-from fastrecord.checks import integer
+from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
 from fastrecord.files.manifest import FoundShard
 from fastrecord.files.shard_names import Part
 from fastrecord.files.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
-from fastrecord.pack.division import even_ends
-from fastrecord.pack.images import ImageJob
-from fastrecord.pack.output import NEVER
-from fastrecord.pack.packer import BadFiles, PackProgress, PackSummary, check_options
+from fastrecord.interchange.files.image_files import ImageFiles
+from fastrecord.packing.division import even_ends
+from fastrecord.packing.job import Job
+from fastrecord.packing.options import BadFiles, Fields, Input, Output
+from fastrecord.packing.pack import known_classes, opened
+from fastrecord.packing.packer import Packer
+from fastrecord.packing.summary import PackProgress, PackSummary
+from fastrecord.packing.target import create
 from fastrecord.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
 from fastrecord.store import is_url
@@ -27,109 +32,90 @@ from fastrecord.store import is_url
 _FILES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The tasks of a cluster that pack.
+
+    Attributes:
+        count: How many run at a time; by default as many as the cluster's CPUs allow.
+        cpus: CPUs that Ray sets aside for each. A task reads and recodes on several threads.
+    """
+
+    count: int | None = None
+    cpus: float = 1
+
+
 def pack(
-    src: str | os.PathLike[str],
-    dst: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Input,
+    out: str | os.PathLike[str],
     *,
-    num_workers: int | None = None,
-    cpus_per_worker: float = 1,
-    mode: WriteMode = "error",
-    shards: int | None = None,
-    list_path: str | os.PathLike[str] | None = None,
-    classes_from: str | os.PathLike[str] | None = None,
+    fields: Fields = Fields(),
+    recode: Recode = Recode(),
+    output: Output = Output(),
     bad_files: BadFiles = "stop",
-    allow_empty_classes: bool = False,
-    short_side: int | None = None,
-    max_side: int | None = None,
-    quality: int | None = None,
-    raw: bool = False,
-    crop_ready: str | None = None,
-    crop_index: bool = False,
-    sixteen_bit: str | None = None,
-    store_options: Mapping[str, Any] | None = None,
+    workers: Workers = Workers(),
     progress: Callable[[PackProgress], None] | None = None,
 ) -> PackSummary:
     """Pack image files on a Ray cluster.
 
     This process lists the files. Each task packs a run of them into one shard, with the same
     records, in the same order and with the same bytes as `fastrecord pack --shards`. At the end this
-    process adds all shards to the manifest of `dst` in one step, as `write_frec` does.
+    process adds all shards to the manifest of `out` in one step, as `write_frec` does.
 
     Args:
-        src: Folder with one sub-folder per class, or any folder that holds the files of the list, on
-            a file system that all machines share. Or a URL: the folder of an object store that holds
-            the class folders. Each task brings its own files, at most 256 at a time, into temporary
-            files without names.
-        dst: Folder of the data set, on a file system that all machines share.
-        num_workers: Number of tasks at a time; by default as many as the cluster's CPUs allow.
-        cpus_per_worker: CPUs that Ray sets aside for a task. A task reads and recodes on several
-            threads.
-        mode: "error": refuse a folder that holds a data set; "append": add to it; "overwrite":
-            replace it.
-        shards: Number of shards, whose numbers of records differ by at most one; by default one for
+        source: Folder with one sub-folder per class, on a file system that all machines share; or an
+            `Input` of the format "folder", maybe with a list. Or a URL: the folder of an object store
+            that holds the class folders, whose files each task brings itself.
+        out: Folder of the data set, on a file system that all machines share.
+        fields: As for `fastrecord.pack`, as are `recode` and `bad_files`.
+        recode: Likewise.
+        output: Its mode, of which "resume" is not allowed, and number of shards; by default one for
             4,096 files, and at least one for each worker.
-        list_path: As for `fastrecord.pack_folder`, as are the following.
-        classes_from: Likewise.
         bad_files: Likewise.
-        allow_empty_classes: Likewise.
-        short_side: Likewise.
-        max_side: Likewise.
-        quality: Likewise.
-        raw: Likewise.
-        crop_ready: Likewise.
-        crop_index: Likewise.
-        sixteen_bit: Likewise.
-        store_options: For a URL, as for `FastRecordDataset`.
+        workers: How many tasks there are.
         progress: Called after each shard; an exception in it ends the pack.
 
     Returns:
         What was packed; `paths` are the shards.
 
     Raises:
-        FileExistsError: `dst` holds a data set, and the mode is "error".
-        FastRecordError, ValueError: as `fastrecord.pack_folder`; a URL and a list are given.
+        FileExistsError: `out` holds a data set, with the mode "create".
+        FastRecordError, ValueError: as `fastrecord.pack`.
         Besides, what Ray raises for workers that die again and again.
     """
     started = time.perf_counter()
-    check_options(False, False, False, bad_files, shards, None, NEVER)
-    if list_path is not None and allow_empty_classes:
-        raise ValueError("a list has no class folders: leave out allow_empty_classes")
-    if num_workers is not None:
-        integer("num_workers", num_workers, 1)
-    recode = Recode(
-        short_side=short_side,
-        max_side=max_side,
-        quality=quality,
-        raw=raw,
-        crop_ready=crop_ready,
-        crop_index=crop_index,
-        sixteen_bit=sixteen_bit,
-    )
-    with ShardWrite(dst, mode) as write:
-        source = os.fspath(src) if is_url(src) else os.path.abspath(os.path.expanduser(os.fspath(src)))
-        job = ImageJob.of(
-            source,
-            write.folder,
-            list_path,
-            classes_from,
-            recode,
-            bad_files,
-            allow_empty_classes=allow_empty_classes,
-            store_options=store_options,
-        )
-        source = job.listing.source
-        total = len(job.listing)
-        workers = num_workers or _workers(cpus_per_worker)
-        count = shards if shards is not None else min(max(-(-total // _FILES), workers), total)
-        ends = even_ends(total, count, source, "files")
+    choice("bad_files", bad_files, get_args(BadFiles))
+    if workers.count is not None:
+        integer("count", workers.count, 1)
+    if output.mode == "resume" or output.shard_size is not None or output.staging is not None:
+        raise ValueError("a cluster packs into shards by number, and begins again: give mode and shards alone")
+    mode: WriteMode = "error" if output.mode == "create" else output.mode
+    skip = bad_files == "skip"
+    given = source if isinstance(source, Input) else Input(source, "folder")
+    path = os.fspath(given.source)
+    shared = path if is_url(path) else os.path.abspath(os.path.expanduser(path))
+    with (
+        ShardWrite(out, mode) as write,
+        opened(replace(given, source=shared, format="folder"), fields, exact=True, skip=skip) as found,
+    ):
+        files = found.source
+        if not isinstance(files, ImageFiles):
+            raise TypeError(f"source is of the format {found.format}: a cluster packs folders of images")
+        files.refuse_output(write.folder)
+        found.prepare(None, skip=skip, progress=None)
+        job = Job.of(found, fields, recode, known_classes(fields), bad_files)
+        total = files.count()
+        at_once = workers.count or _workers(workers.cpus)
+        count = output.shards if output.shards is not None else min(max(-(-total // _FILES), at_once), total)
+        ends = even_ends(total, count, job.where, "records")
         places = list(zip([0, *ends], ends, new_set(count), strict=False))
-        summary = PackSummary(classes=job.classes, ignored=job.listing.ignored)
-        found: dict[int, FoundShard] = {}
+        summary = PackSummary(classes=job.classes, ignored=files.ignored)
+        made: dict[int, FoundShard] = {}
         skipped: dict[int, list[tuple[str, str]]] = {}
         done = 0
         calls = ((job.cut(start, stop), write.staging, shard) for start, stop, shard in places)
-        for number, (shard, part) in _each(calls, workers, cpus_per_worker):
-            found[number], skipped[number] = shard, part.skipped
+        for number, (shard, part) in _each(calls, at_once, workers.cpus):
+            made[number], skipped[number] = shard, part.skipped
             _add(summary, part)
             done += places[number][1] - places[number][0]
             if progress is not None:
@@ -137,21 +123,20 @@ def pack(
         summary.skipped = [each for number in sorted(skipped) for each in skipped[number]]
         if not summary.records:
             key, reason = summary.skipped[0]
-            raise Code.NO_IMAGES.error(
-                f"{source}: none of its {total:,} input files is an image; the first, {key}: {reason}"
-            )
-        manifest = write.commit([found[number] for number in sorted(found)])
+            raise Code.NO_IMAGES.error(f"{path}: none of its {total:,} inputs is good; the first, {key}: {reason}")
+        manifest = write.commit([made[number] for number in sorted(made)])
     summary.paths = [os.path.join(write.folder, name) for name in manifest.added]
-    summary.empty_classes = job.empty_classes(summary.skipped)
+    summary.empty_classes = files.empty_classes({key for key, _ in summary.skipped})
     summary.seconds = time.perf_counter() - started
     return summary
 
 
-def _pack_part(job: ImageJob, staging: str, shard: Shard) -> tuple[FoundShard, PackSummary]:
+def _pack_part(job: Job, staging: str, shard: Shard) -> tuple[FoundShard, PackSummary]:
     """Pack files into one shard; runs in a worker."""
     path = os.path.join(staging, new_name())
-    parts = [Part(path, 0, len(job.listing), shard)]
-    summary = job.run(parts, path, "create", 1 << 30, None, time.perf_counter(), may_be_empty=True)
+    parts = [Part(path, 0, len(job.source.keys or ()), shard)]
+    packer = Packer(job, 1 << 30, may_be_empty=True)
+    summary = packer.run(parts, path, "create", lambda part: create(job, part, overwrite=False))
     return staged_shard(path), summary
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +18,14 @@ from fastrecord.files.shard_names import Part
 from fastrecord.files.writes.shards import ShardWrite, WriteMode, agreed_schema, new_name, staged_shard
 from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource, features_of
 from fastrecord.interchange.source import ROWS
-from fastrecord.pack.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
-from fastrecord.pack.output import NEVER, Target, create
-from fastrecord.pack.packer import BadFiles
-from fastrecord.pack.record_packer import ImportSettings, RecordPacker
+from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
+from fastrecord.packing.job import Job
+from fastrecord.packing.options import BadFiles
+from fastrecord.packing.packer import Packer
+from fastrecord.packing.target import NEVER, create
 from fastrecord.ray.tensors import without_tensors
 from fastrecord.recode import Recode
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import FieldType
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.parse import parse_type
 
@@ -160,30 +160,18 @@ def write_tables(tables: Sequence[Any], options: _Options) -> list[FoundShard]:
     count = -(-total // (options.records_per_shard or total))
     ends = [total * (number + 1) // count for number in range(count)]
     names = {planned.name: [planned.source.name, str(planned.type)] for planned in fields}
-    settings = ImportSettings("ray", "", names, {})
+    entry = {"import": {"format": "ray", "digest": "", "fields": names, "settings": {}}}
+    job = Job(source, "ray", fields, classes, Recode(), options.bad_files, entry)
     shards = []
     for start, stop in zip([0, *ends], ends, strict=False):
-        packer = _Packer(
-            source, _WHERE, fields, Recode(), options.bad_files, NEVER, None, total=total, started=time.perf_counter()
-        )
+        packer = Packer(job, NEVER, may_be_empty=True)
         packer.seen = None  # keys of other tasks are not known: they may come twice
         path = os.path.join(options.staging, new_name())
-        target = Target(None, classes, None, start, source="ray", settings=settings)
-        opened = partial(_create, target, schema_of(fields))
-        packer.run([Part(path, start, stop)], path, "create", opened)
+        packer.run([Part(path, start, stop)], path, "create", partial(create, job, overwrite=False))
         found = staged_shard(path)
         if found.entry.records:
             shards.append(found)
     return shards
-
-
-def _create(target: Target, schema: Schema, part: Part) -> Target:
-    return create(target, part.path, schema, overwrite=False)
-
-
-class _Packer(RecordPacker):
-    def nothing(self, part: Part, target: Target) -> None:
-        """Allow a shard whose records were all skipped."""
 
 
 class _Block(ArrowFile):

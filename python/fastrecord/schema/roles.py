@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.errors import Code
-from fastrecord.schema import FieldType
+from fastrecord.schema import FieldType, Schema
 
 KEY = "key"
 _CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
@@ -112,3 +112,9 @@ def key_suffix(reader: Reader, record: int) -> str:
     """Return the end of a message about a record: its key, if it has a readable one."""
     key = read_key(reader, record)
     return "" if key is None else f", key {key!r}"
+
+
+def image_field(schema: Schema) -> str | None:
+    """Return the field of images: `image`, or the first one."""
+    images = [name for name, kind in schema.items() if kind.name == "image"]
+    return "image" if "image" in images else images[0] if images else None

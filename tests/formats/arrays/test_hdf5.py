@@ -21,6 +21,7 @@ from tests.support.formats.exchanging import (
     take,
     write_file,
 )
+from tests.support.packing import pack_with
 
 HDF5 = registry.load("hdf5")
 COUNT = 30
@@ -290,7 +291,7 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     ]
     shown = good("import", tmp_path / "a.h5", "--dry-run")
     assert [line.removeprefix("left out: ") for line in shown.splitlines() if line.startswith("left out")] == left
-    assert fr.import_records(tmp_path / "a.h5", tmp_path / "a.frec").left_out == left
+    assert pack_with(tmp_path / "a.h5", tmp_path / "a.frec").left_out == left
     assert "left out: soft (a link to /x)" in good("import", tmp_path / "a.h5", tmp_path / "b.frec")
 
 
@@ -313,7 +314,7 @@ def test_a_damaged_length_makes_a_bad_record_and_takes_no_memory(tmp_path: Path,
     used = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (used + (400 << 20), limit[1]))
     try:
-        summary = fr.import_records(path, tmp_path / "out.frec", bad_files="skip")
+        summary = pack_with(path, tmp_path / "out.frec", bad_files="skip")
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, limit)
     assert [place for place, _ in summary.skipped] == [f"{path}: record {number}" for number in (9, 21)]
@@ -331,5 +332,5 @@ def test_a_heap_that_the_library_would_walk_for_ever_makes_bad_records(tmp_path:
     data[heap + 16 : heap + 32] = bytes(16)
     path.write_bytes(data)
     with pytest.raises(fr.FastRecordError, match=r"no record is good; .*its heap is damaged"):
-        fr.import_records(path, tmp_path / "out.frec", bad_files="skip")
-    assert fr.import_records(path, tmp_path / "out.frec", settings={"datasets": "number"}).records == COUNT
+        pack_with(path, tmp_path / "out.frec", bad_files="skip")
+    assert pack_with(path, tmp_path / "out.frec", settings={"datasets": "number"}).records == COUNT

@@ -11,8 +11,8 @@ from torchvision.datasets import ImageFolder
 import fastrecord as fr
 from fastrecord import FastRecordError
 from fastrecord.formats.folder import FORMATS
-from fastrecord.interchange import registry
 from tests.support.formats.exchanging import picture, write_file
+from tests.support.packing import pack_with
 
 FIELDS = {"image": fr.image(), "label": fr.int64(), "key": fr.string()}
 
@@ -31,11 +31,11 @@ def test_packing_an_export_gives_the_same_records(tmp_path: Path) -> None:
     for number, name in enumerate(("cat/0.jpg", "cat/sub/1", "cat/sub/2.weird.JPEG", "dog/é.png", "owl/cat")):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(picture(number))
-    fr.pack_folder(source, tmp_path / "a.frec")
+    pack_with(source, tmp_path / "a.frec")
     summary = fr.export(tmp_path / "a.frec", tmp_path / "out", "folder")
     assert (summary.records, summary.files) == (5, 5)
     assert files(tmp_path / "out") == files(source)
-    fr.pack_folder(tmp_path / "out", tmp_path / "b.frec")
+    pack_with(tmp_path / "out", tmp_path / "b.frec")
     with fr.Reader(tmp_path / "a.frec") as one, fr.Reader(tmp_path / "b.frec") as other:
         assert [(bytes(r["image"]), r["label"], r["key"]) for r in one] == [
             (bytes(r["image"]), r["label"], r["key"]) for r in other
@@ -99,4 +99,3 @@ def test_other_fields_are_refused_by_name() -> None:
     assert folder.refuse(fr.Schema({"data": fr.bytes_()})).keys() == {"data"}
     assert folder.refuse(fr.Schema(FIELDS | {"label": fr.float32(), "key": fr.int8()})).keys() == {"label", "key"}
     assert folder.refuse(fr.Schema(FIELDS)) == {}
-    assert "folder" not in registry.names(reads=True)

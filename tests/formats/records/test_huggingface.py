@@ -14,6 +14,7 @@ import fastrecord as fr
 from fastrecord.interchange import registry
 from tests.support.formats import foreign
 from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.packing import pack_with
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 datasets = pytest.importorskip("datasets", reason="needs datasets")
@@ -190,8 +191,8 @@ def test_damage_is_named(tmp_path: Path, dataset: Any) -> None:
 def test_a_loaded_data_set_comes_in_as_its_folder_does(tmp_path: Path, dataset: Any) -> None:
     rows = dataset.select(range(20, 3, -1))
     rows.save_to_disk(tmp_path / "saved")
-    fr.import_records(tmp_path / "saved", tmp_path / "a.frec")
-    fr.pack_dataset(rows, tmp_path / "b.frec")
+    pack_with(tmp_path / "saved", tmp_path / "a.frec")
+    pack_with(rows, tmp_path / "b.frec", format="dataset")
     foreign_entries = ("packs",)
     with fr.Reader(tmp_path / "a.frec") as one, fr.Reader(tmp_path / "b.frec") as two:
         assert one.schema == two.schema
@@ -199,7 +200,7 @@ def test_a_loaded_data_set_comes_in_as_its_folder_does(tmp_path: Path, dataset: 
             k: v for k, v in two.metadata.items() if k not in foreign_entries
         }
         assert [plain(record) for record in one] == [plain(record) for record in two]
-    fr.pack_dataset(rows, tmp_path / "c.frec", fields=["img", "label"])
+    pack_with(rows, tmp_path / "c.frec", format="dataset", mapping=["img", "label"])
     with fr.Reader(tmp_path / "c.frec") as reader:
         assert list(reader.schema) == ["img", "label"]
 
@@ -209,7 +210,7 @@ def test_images_that_a_data_set_names_are_brought_in(tmp_path: Path) -> None:
         (tmp_path / f"{number}.jpg").write_bytes(PICTURES[number])
     rows = {"image": [str(tmp_path / f"{number}.jpg") for number in range(4)], "label": [0, None, 1, 2]}
     dataset = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
-    fr.pack_dataset(dataset, tmp_path / "out.frec", fill={"label": 7})
+    pack_with(dataset, tmp_path / "out.frec", format="dataset", fill={"label": 7})
     with fr.Reader(tmp_path / "out.frec") as reader:
         assert [bytes(record["image"]) for record in reader] == PICTURES[:4]
         assert reader.column("label").tolist() == [0, 7, 1, 2]

@@ -16,6 +16,7 @@ from fastrecord.interchange import registry
 from tests.support.commands import failed, good
 from tests.support.formats import foreign
 from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.packing import pack_with
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -395,7 +396,7 @@ def test_structs_are_fields_and_the_path_of_an_image_is_the_key(tmp_path: Path) 
         "objects.bbox": "objects_bbox", "objects.n.m": "objects_n_m",
         "image.path": "key",
     }  # fmt: skip
-    summary = fr.import_records(path, out, bad_files="skip")
+    summary = pack_with(path, out, bad_files="skip")
     assert [(place, why.split(":")[0]) for place, why in summary.skipped] == [
         (f"{path}: record {number}", f"field {name!r}")
         for number, name in ((1, "label"), (2, "caption"), (3, "seen"), (5, "label"), (6, "objects.bbox"))
@@ -438,4 +439,4 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"naname", b"na\xff\xeeme"))
     for _ in range(2):
         with pytest.raises(fr.FastRecordError, match="utf-8"):
-            fr.import_records(path, tmp_path / "out.frec")
+            pack_with(path, tmp_path / "out.frec")

@@ -30,6 +30,7 @@ from tests.support.formats.exchanging import (
     write_all,
     write_file,
 )
+from tests.support.packing import pack_with
 
 TAR = FORMATS[0]
 COUNT = 100
@@ -406,7 +407,7 @@ def test_names_that_lead_elsewhere_are_keys_and_nothing_else(tmp_path: Path) -> 
             info = tarfile.TarInfo(f"link{kind.decode()}.cls")
             info.type, info.linkname = kind, "/etc/passwd"
             archive.addfile(info)
-    summary = fr.import_records(tmp_path / "a.tar", tmp_path / "a/b/out.frec", bad_files="skip")
+    summary = pack_with(tmp_path / "a.tar", tmp_path / "a/b/out.frec", bad_files="skip")
     assert (summary.records, len(summary.skipped)) == (len(names), 4)
     with fr.Reader(tmp_path / "a/b/out.frec") as reader:
         assert [record["key"] for record in reader] == names

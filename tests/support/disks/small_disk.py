@@ -19,9 +19,8 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from fastrecord.pack.images import pack_folder
 from tests.support.commands import failed, good
-from tests.support.packing import metadata, records, write
+from tests.support.packing import metadata, pack_with, records, write
 from tests.support.pictures import png
 from tests.support.rewriting import SCHEMA, rows, write_rows
 
@@ -90,10 +89,10 @@ def pack_with_commits(disk: Path, work: Path) -> None:
     src, out = images(work / "src", 80), disk / "out.frec"
     for path in src.rglob("*.png"):
         path.write_bytes(path.read_bytes()[:30_000])  # the checks of pack still accept it
-    pack_folder(src, work / "out.frec", commit_bytes=1)
+    pack_with(src, work / "out.frec", commit_bytes=1)
     ballast = Ballast(disk, 2_100_000)  # enough room for the first 64 files
     with pytest.raises(OSError, match=FULL) as caught:
-        pack_folder(src, out, commit_bytes=1)
+        pack_with(src, out, commit_bytes=1)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(out))
     whole = (
         f"{out}: the file is readable up to its last commit, 64 records: "

@@ -17,9 +17,8 @@ from tqdm import tqdm
 
 import fastrecord as fr
 from fastrecord._core import add_crop_index, side_kinds
-from fastrecord.pack.images import pack_folder
 from tests.conftest import encode
-from tests.support.packing import records, write
+from tests.support.packing import pack_with, records, write
 from tests.support.pictures import jpeg
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.files.killing import Killer, Story, verify
@@ -33,7 +32,7 @@ _MOST_FAILURES = 20
 
 def _go_on_with_pack(conn: Connection, src: str, out: str, options: dict[str, Any]) -> None:
     conn.send(None)
-    pack_folder(src, out, **options)
+    pack_with(src, out, **options)
 
 
 def _command(conn: Connection, *arguments: str) -> None:
@@ -137,7 +136,7 @@ class _PackAppend(_Pack):
     def make(self) -> None:
         super().make()
         write(self.folder / "first", {f"b/first {i}.jpg": encode(i) for i in range(5)})
-        pack_folder(self.folder / "first", self.folder / "first.frec")
+        pack_with(self.folder / "first", self.folder / "first.frec")
 
     def before(self, here: Path) -> None:
         shutil.copy(self.folder / "first.frec", here / "out.frec")

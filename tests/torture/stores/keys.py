@@ -17,6 +17,7 @@ from typing import Any
 import fastrecord as fr
 from fastrecord.store.passing import Passing
 from tests.support.machines.stores import started
+from tests.support.packing import pack_with
 from tests.torture.experiment import Experiment, Outcome
 
 # Each differs from others only in what some layer may cut, decode, fold or trim.
@@ -114,7 +115,7 @@ class _Round:
         # Larger than what is asked for of a file's end: s3s-fs refuses more than there is.
         items = [{"value": self._number, "at": at, "data": bytes(40_000)} for at in range(4)]
         staging = self._folder / "staging"
-        fr.pack_dataset(items, self._url, shards=shards, staging=staging, store_options=self._options, **options)
+        pack_with(items, self._url, format="dataset", shards=shards, staging=staging, store=self._options, **options)
 
     def _read(self, url: str) -> None:
         dataset = fr.FastRecordDataset(url, fields=("value", "at"), store_options=self._options)

@@ -21,7 +21,7 @@ from typing import Any
 import fastrecord as fr
 from tests.conftest import encode
 from tests.support.machines.stores import Fault, Request, Server, before, started
-from tests.support.packing import records, write
+from tests.support.packing import pack_with, records, write
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import apart, print_outcome
 
@@ -136,7 +136,7 @@ class _Packs(_Job):
         self._src = folder / "images"
         data = encode(1)[:-2]
         write(self._src, {f"{'ab'[i % 2]}/{i}.jpg": data + bytes([i]) + b"\xff\xd9" for i in range(8)})
-        fr.pack_folder(self._src, folder / "packed.frec")
+        pack_with(self._src, folder / "packed.frec")
         self._expected = records(folder / "packed.frec")
 
     def run(self, fault: Callable[[], None]) -> int:
@@ -146,7 +146,7 @@ class _Packs(_Job):
         return super().run(fault)
 
     def _pack(self, here: Path, url: str) -> None:
-        fr.pack_folder(self._src, url, shards=2, overwrite=True, staging=here / "staging", store_options=self.options)
+        pack_with(self._src, url, shards=2, mode="overwrite", staging=here / "staging", store=self.options)
 
     def once(self, here: Path, url: str) -> None:
         self._pack(here, url)

@@ -32,7 +32,7 @@ from fastrecord.dataset.values import read_values
 from fastrecord.store.supply import Remote
 from tests.conftest import encode
 from tests.support.machines.stores import Server, started
-from tests.support.packing import records, write
+from tests.support.packing import pack_with, records, write
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import apart, print_outcome
 from tests.torture.stores import victims
@@ -328,7 +328,7 @@ class _Packs(_Story):
         data = encode(1)[:-2]
         names = (f"{'abc'[i % 3]}/{i:04d}.jpg" for i in range(self.files))
         write(self._src, {name: data + i.to_bytes(2, "little") + b"\xff\xd9" for i, name in enumerate(names)})
-        fr.pack_folder(self._src, stage.folder / "packed.frec")
+        pack_with(self._src, stage.folder / "packed.frec")
         self._expected = records(stage.folder / "packed.frec")
         self._count = 0
 

@@ -21,6 +21,7 @@ import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
 from fastrecord.store.supply import Remote
+from tests.support.packing import pack_with
 
 SHARDS, EACH = 4, 60
 TOTAL = SHARDS * EACH
@@ -151,7 +152,7 @@ def each_once(parts: Iterable[Sequence[Sequence[int]]]) -> None:
 def pack(conn: Connection, src: str, url: str, staging: str, options: Mapping[str, Any]) -> None:
     """Pack a folder of images into a store, or continue it."""
     conn.send(None)
-    fr.pack_folder(src, url, shards=SHARDS, resume=True, staging=staging, store_options=options)
+    pack_with(src, url, shards=SHARDS, mode="resume", staging=staging, store=options)
 
 
 def send(conn: Connection, src: str, dst: str, options: Mapping[str, Any]) -> None:

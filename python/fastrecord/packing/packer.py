@@ -1,0 +1,476 @@
+"""`Packer`: stores the records of a source in files, run by run, with commits between them.
+
+Leaves files in a known state after errors and Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastrecord._core import FastRecordError, Reader, Writer, foreign_kind
+from fastrecord.dataset.manifest import NAME
+from fastrecord.errors import Code, plain
+from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.manifest import name_new_shards
+from fastrecord.files.places import refuse_irregular
+from fastrecord.files.shard_names import Part, as_set, as_set_begun, refuse_strays
+from fastrecord.interchange.files.image_files import BAD_WAY_OUT
+from fastrecord.interchange.files.listing import UNREADABLE
+from fastrecord.interchange.source import ROWS, Files, Rows
+from fastrecord.packing.ahead import ReadAhead
+from fastrecord.packing.fields import KEY
+from fastrecord.packing.keys import SeenKeys
+from fastrecord.packing.options import Mode
+from fastrecord.packing.summary import PackProgress, PackSummary, foreign_text
+from fastrecord.packing.target import Target
+
+if TYPE_CHECKING:  # what packs into files does without it
+    from fastrecord.files.upload import Upload
+    from fastrecord.packing.job import Job
+
+_log = logging.getLogger("fastrecord.pack")
+
+# Maximum number of skipped files named in the log.
+_NAMED = 20
+# A writer commits by itself, within a run, when its index takes 64 MiB of memory; this limit comes
+# long before.
+_COMMIT_RECORDS = 1 << 18
+# One call into the core reads about so much of files, so that progress and Ctrl-C work a few times a
+# second. If images are changed, the time of a call depends on CPUs, not on disks.
+_FILES_BYTES = 64 << 20
+_FILES = range(16, 1025)
+_FIRST_FILES, _FIRST_CHANGED_FILES = 64, 2
+_CHANGED_SECONDS = 0.3
+# What the writer says of the place of a value, which is not the one in the source.
+_PLACE = re.compile(r"^.*?: record \d+, |^images\[\d+\]: ")
+_OF_VALUE = {Code.BAD_VALUE, Code.LARGE_LABEL}
+_OF_IMAGE = {Code.BAD_INPUT_IMAGE, Code.UNKNOWN_IMAGE}
+_Reasons = dict[int, tuple[Code, str]]
+
+
+class Packer:
+    """Packs one part after the other, and sums up the results.
+
+    Args:
+        job: What is packed, and how.
+        commit_bytes: Commit durably each time this many bytes have been written.
+        progress: Called a few times a second.
+        upload: The way to an object store, if the files go there.
+        may_be_empty: Whether a file without any record is good.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        commit_bytes: int,
+        progress: Callable[[PackProgress], None] | None = None,
+        upload: Upload | None = None,
+        *,
+        may_be_empty: bool = False,
+    ) -> None:
+        self.job, self.upload, self.may_be_empty = job, upload, may_be_empty
+        self.commit_bytes, self.progress, self.total = commit_bytes, progress, job.source.count()
+        self.summary = PackSummary(ignored=job.source.ignored, scale=job.source.facts.get("scale"))
+        keyed = any(field.name == KEY and field.type.name == "string" for field in job.fields)
+        self.seen = SeenKeys() if keyed and job.source.keys is None else None
+        self.images = [field.name for field in job.fields if field.type.name == "image"]
+        self._bad: FastRecordError | None = None
+        self._started = time.perf_counter()
+        self._files = _FIRST_CHANGED_FILES if job.recode.changes else _FIRST_FILES
+
+    def report(self, position: int) -> None:
+        """Tell the caller how much of the input is done."""
+        if self.progress is not None:
+            self.progress(PackProgress(position, self.total, self.summary.written))
+
+    def run(self, parts: Sequence[Part], out: str, mode: Mode, opened: Callable[[Part], Target]) -> PackSummary:
+        """Pack all parts.
+
+        Args:
+            parts: The files to write.
+            out: The caller's name for them.
+            mode: What to do with existing files.
+            opened: Opens the file of a part.
+        """
+        if self.upload is not None:
+            return self._send(self.upload, parts, opened)
+        refuse_strays(out, parts)
+        for part in parts:
+            refuse_irregular(part.path)
+            if mode == "create" and os.path.lexists(part.path):
+                raise FileExistsError(
+                    f'{part.path}: exists already: `--resume` (mode="resume") continues a killed pack, `--append` '
+                    '(mode="append") adds records, `--overwrite` (mode="overwrite") replaces it'
+                )
+        if parts[0].path != out:
+            parts = as_set_begun(parts) if mode == "resume" else as_set(parts)
+        with HeldInterrupt() as interrupt:
+            if mode == "overwrite":
+                self._replace(parts, opened, interrupt)
+            else:
+                with self._naming(parts):
+                    for part in parts:
+                        self._pack(part, opened(part), interrupt)
+            self._name(out, parts)
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{out}: the pack is complete")
+        self.summary.bytes = sum(os.path.getsize(path) for path in self.summary.paths)
+        return self._summed_up()
+
+    @contextmanager
+    def _naming(self, parts: Sequence[Part]) -> Iterator[None]:
+        """Add the shards that an error leaves to it."""
+        try:
+            yield
+        except BaseException as err:
+            whole = self.summary.paths
+            if whole and len(parts) > 1:
+                to = f" to {whole[-1]}" if len(whole) > 1 else ""
+                err.add_note(
+                    f"{len(whole):,} of {len(parts):,} shards are whole, {whole[0]}{to}: `--resume` packs the others"
+                )
+            raise
+
+    def _send(self, upload: Upload, parts: Sequence[Part], opened: Callable[[Part], Target]) -> PackSummary:
+        """Pack all parts and send each; together they become a data set in the end."""
+        summary = self.summary
+        begun = upload.begin(parts, self.job.identity())
+        with HeldInterrupt() as interrupt:
+            for part in begun:
+                if (sent := upload.sent(part.path)) is None:
+                    target = opened(part)
+                    self._pack(part, target, interrupt)
+                    upload.send(part.path, target.skipped, lambda: interrupt.pending)
+                    continue
+                entry, skipped = sent
+                summary.paths.append(part.path)
+                summary.classes = entry.classes
+                summary.records += entry.records
+                summary.skipped += skipped
+                if self.total is not None:
+                    self.report(min(part.stop, self.total))
+            entries = upload.finish([part.path for part in begun], lambda: interrupt.pending) if begun else []
+        if interrupt.pending:
+            raise KeyboardInterrupt(f"{upload.url}: the pack is complete")
+        if not begun:
+            entries = upload.stored()
+            summary.records, summary.classes = sum(entry.records for entry in entries), entries[0].classes
+        summary.paths = [upload.where(entry.name) for entry in entries]
+        summary.bytes = sum(entry.bytes for entry in entries)
+        summary.manifest = None if upload.is_file else upload.where(NAME)
+        return self._summed_up()
+
+    def _summed_up(self) -> PackSummary:
+        summary = self.summary
+        for key, reason in summary.skipped[:_NAMED]:
+            _log.warning("skipped: %s: %s", key, reason)
+        if len(summary.skipped) > _NAMED:
+            _log.warning("skipped %d more files", len(summary.skipped) - _NAMED)
+        if summary.foreign:
+            _log.warning("%s: %s", summary.paths[0], foreign_text(summary.foreign))
+        if summary.not_named is not None:
+            _log.warning("%s", summary.not_named)
+        counts = summary.packed, summary.records, len(summary.paths), time.perf_counter() - self._started
+        _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
+        return summary
+
+    def _name(self, out: str, parts: Sequence[Part]) -> None:
+        """Make the manifest of the folder name the shards, now that all are whole."""
+        try:
+            new = name_new_shards([part.path for part in parts], only_renew=parts[0].path == out)
+        except (FastRecordError, OSError) as err:
+            folder = os.path.dirname(os.path.abspath(parts[0].path))
+            err.add_note(f"{out}: all records are packed; only the manifest of {folder} is as it was before")
+            raise
+        if new is not None:
+            self.summary.manifest, self.summary.not_named = new.manifest, new.left
+
+    def _pack(self, part: Part, target: Target, interrupt: HeldInterrupt, *, replaces: bool = False) -> None:
+        """Pack one part; a file that replaces another one is then durable, but not yet renamed."""
+        summary = self.summary
+        writer = target.writer
+        if writer is not None:
+            before = len(writer)
+            with _explained(part.path, writer):
+                finished = self._fill(part, target, writer, interrupt)
+                if not finished and (replaces or len(writer) == target.first_record):
+                    raise KeyboardInterrupt
+                if len(writer) == 0 and not self.may_be_empty:
+                    self._refuse_empty(part, target)
+                writer.metadata = target.metadata()
+                writer.complete = finished
+                summary.packed += len(writer) - before
+                target.records = len(writer)
+                if replaces:
+                    writer._finish()
+                else:
+                    writer.close()
+                self._count(writer)
+            if not finished:
+                raise KeyboardInterrupt(
+                    f"{part.path}: {target.records:,} records are committed: `--resume` continues from there"
+                )
+        summary.paths.append(part.path)
+        summary.classes = target.classes
+        summary.records += target.records
+        summary.skipped += target.skipped
+
+    def _replace(self, parts: Sequence[Part], opened: Callable[[Part], Target], interrupt: HeldInterrupt) -> None:
+        """Pack all parts, and rename them when all are whole; until then the old files stay."""
+        with ExitStack() as stack:
+            begun: list[tuple[Part, Target, Writer]] = []
+            # Find obstacles to the final rename before hours of work.
+            for part in parts:
+                target = opened(part)
+                if target.writer is not None:
+                    stack.callback(target.writer.abort)
+                    begun.append((part, target, target.writer))
+            for part, target, _ in begun:
+                self._pack(part, target, interrupt, replaces=True)
+            for part, _, writer in begun:
+                with _explained(part.path, writer):
+                    writer.close()
+
+    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
+        """Append what the file lacks; return whether everything was done, or Ctrl-C came first."""
+        position = target.position
+        committed_bytes, committed_records = writer.bytes_written, len(writer)
+        names = list(dict.fromkeys(field.source.name for field in self.job.fields))
+        self.report(position)
+        if position >= part.stop:
+            return True
+        runs = ReadAhead(self.job.source.read(position, names), interrupt)
+        try:
+            with runs:
+                for rows in self._pieces(runs, part.stop):
+                    if interrupt.pending:
+                        return False
+                    before, started = writer.bytes_written, time.perf_counter()
+                    self._append(rows, target, writer)
+                    grown = writer.bytes_written - before
+                    self.summary.written += grown
+                    self._files = self._next_files(rows.count, grown, time.perf_counter() - started)
+                    position = rows.start + rows.count
+                    bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
+                    if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
+                        _commit(target, writer)
+                        committed_bytes, committed_records = writer.bytes_written, len(writer)
+                    self.report(position)
+            if runs.interrupted:
+                return False
+        except Exception as err:
+            # The records before a bad one stay, so that --resume continues after them.
+            if (err is runs.error or err is self._bad) and len(writer) > target.first_record:
+                _commit(target, writer)
+            raise
+        return True
+
+    def _pieces(self, runs: Iterator[Rows] | ReadAhead, stop: int) -> Iterator[Rows]:
+        """Yield runs up to a record; runs of files in pieces of which one call takes a moment."""
+        for rows in runs:
+            end = min(rows.start + rows.count, stop)
+            at = rows.start
+            while at < end:
+                step = self._files if any(isinstance(each, Files) for each in rows.columns.values()) else rows.count
+                yield rows.cut(at, min(at + step, end))
+                at += step
+            if end == stop:
+                return
+
+    def _next_files(self, files: int, grown: int, seconds: float) -> int:
+        """Return how many files to take next, from the cost of these."""
+        by_bytes = int(_FILES_BYTES * files / max(grown, 1))
+        if not self.job.recode.changes:
+            return min(max(by_bytes, _FILES.start), _FILES.stop - 1)
+        by_time = int(_CHANGED_SECONDS * files / max(seconds, 1e-9))
+        return min(max(min(by_bytes, by_time, 4 * files), 1), _FILES.stop - 1)
+
+    def _refuse_empty(self, part: Part, target: Target) -> None:
+        source = self.job.source
+        if not target.skipped:
+            raise Code.SOURCE.error(f"{self.job.where}: the source holds no records")
+        key, reason = target.skipped[0]
+        if source.keys is None:
+            raise Code.SOURCE.error(f"{part.path}: no record is good; the first, {key}: {reason}")
+        if len(target.skipped) == len(source.keys):
+            count = part.stop - part.start
+            raise Code.NO_IMAGES.error(f"{part.path}: none of its {count:,} inputs is good; the first, {key}: {reason}")
+
+    def _count(self, writer: Writer) -> None:
+        """Add a writer's counts to the summary."""
+        self._count_foreign(writer.foreign)
+        if self.job.recode.changes:
+            before = self.summary.recoded or {}
+            self.summary.recoded = {name: count + before.get(name, 0) for name, count in writer.recoded.items()}
+
+    def _count_foreign(self, kinds: Mapping[str, int]) -> None:
+        for kind, number in kinds.items():
+            self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
+
+    def learn_keys(self, path: str) -> None:
+        """Note the keys that a file holds already."""
+        if self.seen is None:
+            return
+        with Reader(path) as reader:
+            if KEY in reader.schema:
+                for start in range(0, len(reader), ROWS):
+                    numbers = range(start, min(start + ROWS, len(reader)))
+                    self.seen.add(dict(zip(numbers, reader.read_batch(numbers, [KEY])[KEY], strict=True)))
+
+    def _append(self, rows: Rows, target: Target, writer: Writer) -> None:
+        """Append a run; note or raise its bad records."""
+        source, stops = self.job.source, self.job.bad_files == "stop"
+        numbers = rows.numbers
+        columns: dict[str, Sequence[Any]] = {}
+        bad = Code.SOURCE_RECORD if source.keys is None else Code.BAD_FILE
+        reasons: _Reasons = {number: (bad, reason) for number, reason in rows.bad.items()}
+        for planned in self.job.fields:
+            columns[planned.name], unfit = planned.converted(rows.columns[planned.source.name])
+            reasons |= {numbers[i]: (Code.MIXED_FIELDS, reason) for i, reason in unfit.items()}
+        if self.seen is not None:
+            keys = {numbers[i]: key for i, key in enumerate(columns[KEY]) if key is not None}
+            for number in self.seen.add(keys):
+                reasons.setdefault(number, (Code.SAME_KEY, f"an earlier record has the key {keys[number]!r}"))
+        if reasons:
+            stop = min(reasons) if stops else rows.start + rows.count
+            good = [i for i, number in enumerate(numbers) if number < stop and number not in reasons]
+            columns = {name: _some(values, good) for name, values in columns.items()}
+            numbers = [numbers[i] for i in good]
+        reasons |= self._store(columns, numbers, writer)
+        if reasons and stops:
+            first = min(reasons)
+            error = self._describe(first, *reasons[first])
+            # Files after a bad one are appended before it is known: no commit may keep them.
+            self._bad = None if reasons[first][0] == Code.BAD_FILE else error
+            raise error
+        target.skipped += [(source.key(number), reasons[number][1]) for number in sorted(reasons)]
+
+    def _store(self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer) -> _Reasons:
+        """Append columns; return what is wrong with the records that were left out."""
+        reasons: _Reasons = {}
+        position = 0
+        while position < len(numbers):
+            rest = {name: values[position:] for name, values in columns.items()} if position else columns
+            before = len(writer)
+            try:
+                bad_files = self._write(rest, writer)
+                return reasons | {numbers[position + at]: (Code.BAD_FILE, reason) for at, reason in bad_files}
+            except FastRecordError as err:
+                stored = len(writer) - before
+                if err.code not in _OF_VALUE | _OF_IMAGE:
+                    raise
+                if err.code in _OF_VALUE and stored == 0 and len(numbers) > position + 1:
+                    # The values of all records are looked at before the first one is appended.
+                    return reasons | self._store_one_by_one(rest, numbers[position:], writer)
+                code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
+                reasons[numbers[position + stored]] = code, _PLACE.sub("", plain(err))
+                if self.job.bad_files == "stop":
+                    break
+                position += stored + 1
+        return reasons
+
+    def _write(self, columns: Mapping[str, Sequence[Any]], writer: Writer) -> list[tuple[int, str]]:
+        """Append records; an error leaves the ones before the bad one appended.
+
+        Returns:
+            The files that were left out: position and reason.
+        """
+        if not self.images:
+            writer.extend(columns)
+            return []
+        files = next((name for name, values in columns.items() if isinstance(values, Files)), None)
+        if files is not None:
+            paths, rest = columns[files], {name: values for name, values in columns.items() if name != files}
+            failed = writer.append_files(files, list(paths), rest, on_error="skip", recode=self.job.recode)
+            return [(at, _reason(paths[at], message)) for at, message in failed]
+        image, *others = self.images
+        rest = {name: values for name, values in columns.items() if name != image}
+        writer.append_images(image, columns[image], rest, recode=self.job.recode)
+        for name in others:
+            self._count_foreign(Counter(filter(None, map(foreign_kind, columns[name]))))
+        return []
+
+    def _store_one_by_one(
+        self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
+    ) -> _Reasons:
+        reasons: _Reasons = {}
+        for i, number in enumerate(numbers):
+            reasons |= self._store({name: values[i : i + 1] for name, values in columns.items()}, [number], writer)
+            if reasons and self.job.bad_files == "stop":
+                break
+        return reasons
+
+    def _describe(self, number: int, code: Code, reason: str) -> FastRecordError:
+        source = self.job.source
+        if code == Code.BAD_FILE:
+            return code.error(f"{source.place(number)}: {reason}: {BAD_WAY_OUT}")
+        ways = {
+            Code.SAME_KEY: "remove one of them, or store no keys by naming the other fields with --map",
+            Code.MIXED_FIELDS: "store other fields with --map, give a type that fits all with --type",
+        }
+        if not source.paths:  # a data set
+            fields = "name other fields, or types that fit all, by Fields(mapping=, types=)"
+            ways = {Code.SAME_KEY: f"remove one of them, or {fields}", Code.MIXED_FIELDS: fields}
+        way = ways.get(code, "repair the source, then --resume")
+        return code.error(
+            f"{source.place(number)}: {reason}: {way}; or leave out all such records with `--bad-files skip` "
+            "(bad_files='skip')"
+        )
+
+
+def _some(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+    some = [values[i] for i in positions]
+    return Files(some) if isinstance(values, Files) else some
+
+
+def _commit(target: Target, writer: Writer) -> None:
+    writer.metadata = target.metadata()
+    writer.commit()
+
+
+def _reason(path: str, message: str) -> str:
+    """Return the core's message about a file without its path and the system's error number."""
+    text = message.removeprefix(f"{path}: ")
+    found = re.sub(r" \(os error \d+\)$", "", text)
+    return found if found == text else f"{UNREADABLE}: {found}"
+
+
+@contextmanager
+def _explained(path: str, writer: Writer) -> Iterator[None]:
+    """Abort a writer after an error, and add a note about what is left."""
+    try:
+        yield
+    except BaseException as err:
+        writer.abort()
+        _explain(path, err)
+        raise
+
+
+def _explain(path: str, err: BaseException) -> None:
+    """Add a note to an error about what remains."""
+    if isinstance(err, FastRecordError) and err.code == Code.NAME_LOST:
+        return  # it names the location of the records, which the path does not lead to
+    if isinstance(err, OSError):
+        err.__notes__ = []  # the writer's own notes, which do not mention `--resume`
+    room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    try:
+        with Reader(path) as reader:
+            records, complete = len(reader), reader.complete
+    except FileNotFoundError:
+        err.add_note(f"{path}: nothing was committed, and no file is left{room and ': make room, then pack again'}")
+        return
+    except (FastRecordError, OSError):
+        return  # the original error matters more
+    if complete:
+        err.add_note(f"{path}: the file is as it was before, with {records:,} records")
+    else:
+        kept = f"{path}: the file is readable up to its last commit, {records:,} records"
+        err.add_note(f"{kept}: {room}`--resume` continues from there")

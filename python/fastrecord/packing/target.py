@@ -1,0 +1,322 @@
+"""`Target`: the output file of a pack, new, appended to, or resumed after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
+from fastrecord.errors import Code
+from fastrecord.files.shard_names import Part
+from fastrecord.names import name_some
+from fastrecord.recode import Recode
+from fastrecord.schema import FieldType, Schema
+from fastrecord.schema.classes import class_names
+
+if TYPE_CHECKING:
+    from fastrecord.packing.job import Job
+
+# `commit_bytes` of a writer: a pack commits between its runs, when the list of skipped files is
+# complete; the writer must not commit by itself.
+NEVER = 1 << 62
+_BATCH = 4096
+
+
+@dataclass(slots=True)
+class Target:
+    """An output file and its state.
+
+    Attributes:
+        job: What is packed.
+        writer: Open for appending; None if the file is already complete.
+        position: Position of the next input record.
+        records: Number of records in the file when it was opened.
+        first_record: Number of the first record that this pack adds, over all its runs.
+        skipped: (key, reason) for the input records that this pack has skipped.
+        kept: Metadata from outside this pack.
+    """
+
+    job: Job
+    writer: Writer | None
+    position: int
+    records: int = 0
+    first_record: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Class names, position = label; None if labels are plain numbers or absent."""
+        return self.job.classes
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata to commit, which records the progress of the pack."""
+        this: dict[str, Any] = {"source": self.job.origin, "fastrecord": __version__, "first_record": self.first_record}
+        this |= self.job.entry
+        this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
+        data = dict(self.kept)
+        if self.classes is not None:
+            data["classes"] = self.classes
+        data["skipped"] = [*data.get("skipped", []), *this_skipped]
+        data["packs"] = [*data.get("packs", []), this | {"skipped": len(this_skipped)}]
+        return data
+
+
+def create(job: Job, part: Part, *, overwrite: bool) -> Target:
+    """Create the file of a part.
+
+    Raises:
+        LockedError: it has a writer.
+    """
+    kept = _with_facts(job.metadata | ({} if part.shard is None else part.shard.entry()), job.source.facts)
+    target = Target(job, None, part.start, kept=kept)
+    mode = "w" if overwrite else "x"
+    target.writer = Writer(part.path, job.schema, mode, target.metadata(), complete=False, commit_bytes=NEVER)
+    return target
+
+
+def append(job: Job, part: Part) -> Target:
+    """Open a file to add records to.
+
+    Raises:
+        FastRecordError: the file does not fit the input, or is not complete. LockedError: it has a writer.
+    """
+    with Reader(part.path) as reader:
+        if not reader.complete:
+            raise Code.INCOMPLETE.error(
+                f"{part.path}: its own pack is not complete: `--resume` finishes that one first"
+            )
+        _check_schema(reader, job.schema)
+        new = set(job.source.keys or ())
+        for _, key in _column(reader, "key", 0) if new else ():
+            if key in new:
+                raise Code.KEY_TAKEN.error(
+                    f"{part.path}: {key!r} is in the file already: name a folder further up as the source, which gives "
+                    "other keys"
+                )
+        records, kept = len(reader), _with_facts(reader.metadata, job.source.facts)
+        for name in ("skipped", "packs"):
+            if not isinstance(kept.get(name, []), list):
+                raise Code.NOT_PACKED.error(
+                    f"{part.path}: metadata {name!r} is not the list that `fastrecord pack` keeps there: give it "
+                    f"another name, or remove it with fastrecord.files.set_metadata(path, {name}=None)"
+                )
+    return Target(job, _reopen(part.path, records), 0, records, records, kept=kept)
+
+
+def resume(job: Job, part: Part) -> Target:
+    """Open a file that a killed pack has left, and find where to continue; begin if there is none.
+
+    Raises:
+        FastRecordError: it was begun with another input or other settings. LockedError: it has a writer.
+    """
+    path = os.path.realpath(part.path)  # a link stays a link to the written file
+    if not os.path.exists(path) or removed_without_commit(path):
+        return create(job, replace(part, path=path), overwrite=False)
+    with Reader(path) as reader:
+        _check_schema(reader, job.schema)
+        kept = reader.metadata
+        last, skipped = last_pack(path, kept)
+        mine = {name: job.entry.get(name) for name in _ENTRIES}
+        found = {name: last.get(name) for name in _ENTRIES}
+        digests = [each["import"].get("digest") for each in (found, mine) if isinstance(each["import"], dict)]
+        if len(digests) == 2 and digests[0] != digests[1]:
+            raise _other_input(reader, "its files have other names")
+        if found != mine:
+            raise Code.OTHER_SETTINGS.error(
+                f"{path}: {'is complete, and was packed' if reader.complete else 'was begun'} with other settings: "
+                f"{_settings_text(found)}, but this pack has {_settings_text(mine)}: give the same, or begin again "
+                "with `--overwrite`"
+            )
+        if (names := class_names(reader)) != job.classes:
+            raise _other_input(reader, f"its pack began with other classes: {_differ(names, job.classes)}")
+        records, first, complete = len(reader), int(last["first_record"]), reader.complete
+        position = part.start + records - first + len(skipped)
+        if job.source.keys is not None:
+            _compare_keys(job, reader, part, first, {key for key, _ in skipped})
+            if complete and position < part.stop:
+                raise _other_input(reader, f"{job.source.keys[position]!r} is not in the file")
+        elif not job.source.live and records > first:
+            _compare_last(job, reader, position - 1, skipped)
+    target = Target(job, None, position, records, first, skipped, kept)
+    if not complete:
+        target.writer = _reopen(path, records)
+    return target
+
+
+_ENTRIES = ("import", "pairs", "recode")
+
+
+def _settings_text(entry: Mapping[str, Any]) -> str:
+    texts = []
+    if isinstance(given := entry["import"], dict):
+        names = ",".join(f"{name}={source}" for name, (source, _) in given.get("fields", {}).items())
+        texts += [f"--format {given.get('format')} --map {names}", *_set_texts(given.get("settings") or {})]
+    if isinstance(pairs := entry["pairs"], dict):
+        texts += ["--format pairs", *_set_texts(pairs)]
+    return ", ".join([*texts, str(Recode.from_json(entry["recode"] or {}))])
+
+
+def _set_texts(settings: Mapping[str, Any]) -> list[str]:
+    return [f"--set {name}={'yes' if value is True else value}" for name, value in settings.items()]
+
+
+def resumes_append(path: str) -> bool:
+    """Return whether a file's last pack added to records that were there before."""
+    try:
+        with Reader(path) as reader:
+            return bool(last_pack(path, reader.metadata)[0]["first_record"])
+    except (FastRecordError, OSError):
+        return False
+
+
+def class_table(path: str) -> list[str]:
+    """Return the class names of a file, position = label.
+
+    Raises:
+        SchemaError: the file has no class names.
+    """
+    with Reader(path) as reader:
+        names = class_names(reader)
+    if names is None:
+        raise Code.NO_CLASSES.error(f"{path}: the file names no classes, so they cannot be taken from it")
+    return names
+
+
+def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (metadata | dict(facts)).items() if value is not None or name not in facts}
+
+
+def removed_without_commit(path: str) -> bool:
+    """Remove a file whose writer was killed before its first commit; return whether it was one."""
+    if os.path.getsize(path) > 0:
+        try:
+            Reader(path).close()
+        except NoCommitError:
+            pass
+        else:
+            return False
+    with open(path, "rb") as file:
+        # Take the writer's lock: a running pack without a commit must not lose its file.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise Code.LOCKED.error(f"{path}: another pack is writing this file now") from err
+        os.unlink(path)
+    return True
+
+
+def last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Remove the last pack's entry from a file's metadata; return it and its skipped files.
+
+    Raises:
+        FastRecordError: no pack has written the file.
+    """
+    try:
+        this = metadata["packs"].pop()
+        entry = this | {"first_record": int(this["first_record"]), "source": str(this["source"])}
+        Recode.from_json(this.get("recode", {}))
+        rows, count = metadata["skipped"], int(this["skipped"])
+        skipped = [(str(row["key"]), str(row["reason"])) for row in rows[len(rows) - count :]]
+        metadata["skipped"] = rows[: len(rows) - count]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as err:
+        raise Code.NOT_PACKED.error(f"{path}: was not written by `fastrecord pack`, so it cannot be resumed") from err
+    return entry, skipped
+
+
+def _compare_keys(job: Job, reader: Reader, part: Part, first: int, skipped: set[str]) -> None:
+    """Refuse an input whose keys and labels are not those of a pack's records."""
+    keys = job.source.keys or ()
+    labels = _column(reader, "label", first) if job.source.labels is not None and "label" in reader.schema else None
+    wanted = ((at, keys[at]) for at in range(part.start, part.stop) if keys[at] not in skipped)
+    mine = job.stored_labels(0, len(keys)) if labels is not None else None
+    for number, key in _column(reader, "key", first):
+        at, expected = next(wanted, (0, None))
+        if key != expected:
+            found = "nothing" if expected is None else repr(expected)
+            raise _other_input(reader, f"record {number} is {key!r}, where the input has {found}")
+        if labels is not None and mine is not None and (label := next(labels)[1]) != mine[at]:
+            raise _other_input(reader, f"record {number}, {key!r}, has the label {label}, the input says {mine[at]}")
+
+
+def _compare_last(job: Job, reader: Reader, number: int, skipped: list[tuple[str, str]]) -> None:
+    """Refuse a source whose record before the next one is not the last one that a file holds."""
+    source = job.source
+    if skipped and skipped[-1][0] == source.place(number):  # the last one was left out
+        return
+    exact = [each for each in job.fields if each.type.name.startswith(("string", "bool", "int", "uint"))]
+    rows = next(source.read(number, list({each.source.name for each in exact})), None)
+    if rows is None:
+        raise _other_input(reader, f"it has no record {number:,}")
+    if number in rows.bad:
+        return
+    for each in exact:
+        values, bad = each.converted(rows.columns[each.source.name][:1])
+        stored = reader.get(len(reader) - 1, each.name)
+        if 0 in bad or stored != values[0]:
+            found = f"{each.name} is {values[0]!r:.80}, where the file has {stored!r:.80}"
+            raise _other_input(reader, f"{source.place(number)}: {found}")
+
+
+def _other_input(reader: Reader, what: str) -> FastRecordError:
+    """Return the error for a file that was packed from another input."""
+    if reader.complete:
+        found = "is complete, and was packed from another input"
+        ways_out = "`--append` adds files to it, `--overwrite` replaces it"
+    else:
+        found = "cannot be resumed: it was begun with another input"
+        ways_out = "give that one, or begin again with `--overwrite`"
+    return Code.OTHER_INPUT.error(f"{reader.path}: {found}: {what}: {ways_out}")
+
+
+def _differ(names: list[str] | None, classes: list[str] | None) -> str:
+    if names is None or classes is None:
+        return "only one of them has class names"
+    added, gone = sorted(set(classes) - set(names)), sorted(set(names) - set(classes))
+    if added:
+        return f"new {name_some(added)}"
+    return f"without {name_some(gone)}" if gone else "in another order"
+
+
+def _reopen(path: str, records: int) -> Writer:
+    """Open a file for appending, if it still has this number of records."""
+    writer = Writer(path, None, "a", complete=False, commit_bytes=NEVER)
+    found = len(writer)
+    if found != records:
+        writer.abort()
+        raise Code.PACK_RUNNING.error(
+            f"{path}: went from {records:,} to {found:,} records just now: wait until the other pack has finished"
+        )
+    return writer
+
+
+def _check_schema(reader: Reader, schema: Schema) -> None:
+    """Raise SchemaError unless a file has the fields of a schema."""
+    found = reader.schema
+    if list(found) != list(schema) or not all(_holds(found[name], kind) for name, kind in schema.items()):
+        texts = (", ".join(f"{name} ({kind})" for name, kind in fields.items()) for fields in (found, schema))
+        raise Code.SCHEMA_MISMATCH.error(
+            f"{reader.path}: the file has the fields {next(texts)}; this input gives {next(texts)}"
+        )
+
+
+def _holds(found: FieldType, given: FieldType) -> bool:
+    """Return whether values of one type fit another, whose shape may have more open dimensions.
+
+    Compression is ignored here; the options of a pack are compared with its settings.
+    """
+    if found.shape is None or given.shape is None or len(found.shape) != len(given.shape):
+        return found == given
+    wide = all(dim is None or dim == other for dim, other in zip(found.shape, given.shape, strict=True))
+    return wide and replace(found, shape=given.shape, compression=given.compression) == given
+
+
+def _column(reader: Reader, name: str, first: int) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of the records from `first` on."""
+    for start in range(first, len(reader), _BATCH):
+        numbers = range(start, min(start + _BATCH, len(reader)))
+        values = reader.read_batch(numbers, [name])[name]
+        yield from zip(numbers, values.tolist() if hasattr(values, "tolist") else values, strict=True)

@@ -1,0 +1,117 @@
+"""Packs that change images: resumed, appended to, and split into shards."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastrecord as fr
+from fastrecord.packing.summary import PackProgress
+from tests.support.child import run_child
+from tests.support.commands import good, run
+from tests.support.packing import is_complete, metadata, pack_with, records, write
+from tests.support.recoding import encoded, picture, sizes
+
+
+def stop_after(files: int) -> Any:
+    def progress(state: PackProgress) -> None:
+        if state.files >= files:
+            signal.raise_signal(signal.SIGINT)
+
+    return progress
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"max_side": 96, "quality": 70},
+    {"raw": True, "short_side": 64},
+    {"crop_ready": "none", "short_side": 64},
+    {"crop_index": True},
+]
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty images, which take several chunks. Read only."""
+    files = {f"{'ab'[i % 2]}/{i:02d}.jpg": encoded(picture(i, 120 + i, 150 - i)) for i in range(40)}
+    return write(tmp_path_factory.mktemp("more"), files)
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+def test_ctrl_c_and_resume_give_the_file_of_an_undisturbed_pack(
+    more: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    out, expected = tmp_path / "out.frec", tmp_path / "expected.frec"
+    pack_with(more, expected, **options)
+    with pytest.raises(KeyboardInterrupt, match="2 records are committed"):
+        pack_with(more, out, progress=stop_after(1), **options)
+    assert not is_complete(out)
+    for others in ({}, *(o for o in SETTINGS if o != options)):
+        with pytest.raises(fr.FastRecordError, match=r"was begun with other settings: --.*, but this pack has"):
+            pack_with(more, out, mode="resume", **others)
+    summary = pack_with(more, out, mode="resume", **options)
+    assert summary.packed == 38
+    assert summary.recoded is not None
+    assert summary.recoded["images"] == 38
+    assert records(out) == records(expected)
+    assert sizes(out) == sizes(expected)
+    assert metadata(out) == metadata(expected)
+    assert pack_with(more, out, mode="resume", **options).packed == 0
+    with pytest.raises(fr.FastRecordError, match="is complete, and was packed with other settings"):
+        pack_with(more, out, mode="resume")
+
+
+def test_a_plain_pack_is_not_resumed_with_settings(more: Path, tmp_path: Path) -> None:
+    pack_with(more, tmp_path / "out.frec")
+    with pytest.raises(fr.FastRecordError, match="other settings: no change to the images, but this pack has --raw"):
+        pack_with(more, tmp_path / "out.frec", mode="resume", raw=True)
+
+
+def test_each_append_has_settings_of_its_own(more: Path, recode_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_with(recode_source, out, short_side=64)
+    good("pack", more, out, "--append", "--crop-ready", "exif")
+    assert "recoded   --short-side 64 --quality 90 (from record 0); --crop-ready exif (from record 9)" in good(
+        "info", out
+    )
+    assert "complete already" in good("pack", more, out, "--resume", "--crop-ready", "exif")
+    assert run("pack", more, out, "--resume", "--crop-ready", "all").exit_code == 1
+
+
+def test_shards_hold_the_same_as_one_file(more: Path, tmp_path: Path) -> None:
+    pack_with(more, tmp_path / "one.frec", short_side=64)
+    summary = pack_with(more, tmp_path / "out.frec", shards=3, short_side=64)
+    rows: Iterable[Any] = [row for path in summary.paths for row in records(Path(path))]
+    assert rows == records(tmp_path / "one.frec")
+    assert summary.recoded is not None
+    assert summary.recoded["images"] == 40
+
+
+def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "image.jpg").write_bytes(encoded(picture(0, 640, 480), quality=95, subsampling=0))
+    script = """
+    def interrupt():
+        while os.path.getsize("a.frec") <= 4096:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    count = 100_000
+    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": fr.int64()})) as writer:
+        threading.Thread(target=interrupt).start()
+        try:
+            recode = fr.Recode(max_side=320, quality=95)
+            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, recode=recode)
+        except KeyboardInterrupt:
+            done = len(writer)
+            assert 0 < done < count, done
+            assert writer.recoded["images"] == writer.recoded["smaller"] == done
+            print("interrupted", threading.active_count())
+    with fr.Reader("a.frec") as reader:
+        assert reader.column("number").tolist() == list(range(done))
+        assert set(reader.column("image.width").tolist()) == {320}
+        assert reader.verify()["ok"]
+    """
+    assert run_child(script, tmp_path) == "interrupted 1\n"
