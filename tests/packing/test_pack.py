@@ -310,3 +310,24 @@ def test_classes_come_from_another_file_that_names_them(small: Path, tmp_path: P
     with pytest.raises(fr.SchemaError, match=r"bare\.frec: the file names no classes"):
         pack_with(small, tmp_path / "cow.frec", classes_from=tmp_path / "bare.frec")
     assert not (tmp_path / "cow.frec").exists()
+
+
+def test_appended_classes_keep_their_numbers_wherever_new_ones_sort(tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    pack_with(write(tmp_path / "one", {"ant/1.jpg": encode(1), "cat/1.jpg": encode(2)}), out)
+    more = write(tmp_path / "two", {f"{name}/2.jpg": encode(3) for name in ("ant", "bee", "cat")})
+    assert pack_with(more, out, mode="append").classes == ["ant", "cat", "bee"]
+    assert [(key, label) for _, label, key in records(out)[2:]] == [
+        ("ant/2.jpg", 0),
+        ("bee/2.jpg", 2),
+        ("cat/2.jpg", 1),
+    ]
+
+
+def test_classes_are_not_appended_to_labels_without_names(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.frec"
+    (tmp_path / "list.csv").write_text("path,label\nbee/1.jpg,7\n", encoding="utf-8")
+    pack_with(small, out, list=tmp_path / "list.csv")
+    with pytest.raises(fr.SchemaError, match="its labels are numbers without class names"):
+        pack_with(small, out, mode="append")
+    assert len(records(out)) == 1
