@@ -20,7 +20,7 @@ class Recode:
         short_side: Shrink images whose shorter side has more pixels, in proportion, with a Lanczos
             filter. They become JPEGs. Other images keep their bytes.
         max_side: The same for the longer side. At most one of the two is given.
-        quality: Quality of these JPEGs, 1 to 100; None: 90. Chroma is 4:2:0 if the source is a JPEG
+        quality: Quality of these JPEGs, 1 to 100; 90 by default. Chroma is 4:2:0 if the source is a JPEG
             with subsampled chroma, else 4:4:4. Rows and columns stay as stored. Of the metadata,
             only the EXIF orientation is kept.
         raw: Store every image as its pixels, in binary PPM. These are the pixels as stored: the EXIF
@@ -28,13 +28,13 @@ class Recode:
         crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
             image. The value selects the marker segments to keep: "all", "none" or a comma-separated
             list of exif, icc and other. Rare kinds of JPEG, damaged or very small ones, and other
-            formats keep their bytes. None: do not rewrite.
+            formats keep their bytes. By default they are not rewritten.
         crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of its
             image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not with
             `raw` or `crop_ready`.
         sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
-            257 and rounds, "clip" turns all values above 255 white, as Pillow does. None: it is an
-            error.
+            257 and rounds, "clip" turns all values above 255 white, as Pillow does. By default
+            such an image is a bad one.
 
     Raises:
         TypeError, ValueError: a value is not allowed, or the settings contradict each other.

@@ -70,7 +70,7 @@ def test_a_url_that_the_client_would_change_is_refused_by_name(tmp_path: Path, u
         lambda: fr.files.check_manifest(url),
         lambda: fr.files.copy(folder, url),
         lambda: fr.files.copy(url, tmp_path / "copy"),
-        lambda: pack_with([{"data": b"1"}], url, format="dataset", mapping={"data": fr.bytes_()}),
+        lambda: pack_with([{"data": b"1"}], url, format="dataset", types={"data": fr.bytes_()}),
     ):
         with pytest.raises(fr.FastRecordError, match=rf"{what}.*FR211"):
             call()

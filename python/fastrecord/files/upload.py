@@ -280,8 +280,8 @@ class Upload:
         if begun is not None:
             if mode != "overwrite":
                 raise FileExistsError(
-                    f"{self.url}: a pack into it was not finished: `--resume` (resume=True) continues it, "
-                    f"`--overwrite` (overwrite=True) begins again; its staging folder is {self._folder}"
+                    f"{self.url}: a pack into it was not finished: `--resume` (mode='resume') continues it, "
+                    f"`--overwrite` (mode='overwrite') begins again; its staging folder is {self._folder}"
                 )
             self._discard(begun)
         if mode == "resume":
@@ -292,9 +292,9 @@ class Upload:
                 "shards; or `fastrecord copy` it here, add to it, and `fastrecord copy --overwrite` it back"
             )
         if mode == "create" and exists and not self.is_complete:
-            adds = "" if self.is_file else "`--append` (append=True) adds shards, "
+            adds = "" if self.is_file else "`--append` (mode='append') adds shards, "
             where = self.url if self.is_file else self._store.where(NAME)
-            raise FileExistsError(f"{where}: exists already: {adds}`--overwrite` (overwrite=True) replaces it")
+            raise FileExistsError(f"{where}: exists already: {adds}`--overwrite` (mode='overwrite') replaces it")
         known: list[str] | None = None
         if mode == "append" and self._before is not None:
             known = list(dict.fromkeys(name for names in self._before.classes for name in names)) or None

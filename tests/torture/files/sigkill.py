@@ -103,7 +103,7 @@ class _Pack(Story):
         return self.folder / "src"
 
     def victim(self, here: Path) -> tuple[Any, ...]:
-        return _go_on_with_pack, str(self.src), str(here / "out.frec"), self.options | {"resume": True}
+        return _go_on_with_pack, str(self.src), str(here / "out.frec"), self.options | {"mode": "resume"}
 
     def look(self, here: Path) -> str:
         out = here / "out.frec"
@@ -145,7 +145,7 @@ class _PackAppend(_Pack):
         out = here / "out.frec"
         with fr.Reader(out) as reader:
             begun = not reader.complete or len(reader) > 5
-        return _go_on_with_pack, str(self.src), str(out), self.options | {"resume" if begun else "append": True}
+        return _go_on_with_pack, str(self.src), str(out), self.options | {"mode": "resume" if begun else "append"}
 
     def look(self, here: Path) -> str:
         phase = super().look(here)

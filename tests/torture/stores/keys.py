@@ -107,7 +107,7 @@ class _Round:
         if self._number % 3 == 0:
             mine = {f"{self._key(self._url)}{name}" for name in names}
             self._seen = {key: tag for key, tag in self._seen.items() if key not in mine}
-            self._pack(1, overwrite=True)
+            self._pack(1, mode="overwrite")
             assert len(self._only_below(self._url)) == 2
             self._read(self._url)
 
