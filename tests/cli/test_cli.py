@@ -19,6 +19,7 @@ import pytest
 import fastrecord as fr
 from fastrecord import _core
 from fastrecord.cli import cli
+from scripts.cli_options import with_tables
 from tests.conftest import encode, folder_records
 from tests.support import programs
 from tests.support.commands import failed, flip, good, run
@@ -535,6 +536,11 @@ def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str) -> None:
     told = failed(typed, "x.frec", status=2)
     assert f"No such command '{typed}'" in told
     assert (f"did you mean '{meant}'?" in told) == bool(meant)
+
+
+def test_the_page_has_the_options_of_each_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "run scripts/cli_options.py"
 
 
 def test_the_tab_key_completes_commands_and_options() -> None:
