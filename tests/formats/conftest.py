@@ -1,4 +1,4 @@
-"""The example format of docs/formats.md, installed."""
+"""The example of a format of one's own, installed."""
 
 from __future__ import annotations
 
