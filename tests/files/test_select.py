@@ -93,7 +93,7 @@ def test_a_selection_can_be_shards_with_a_manifest(source: Path, tmp_path: Path)
     data = fr.FastRecordDataset(tmp_path / "new", decode=None)
     assert [data.key(i) for i in range(len(data))] == [f"a/{i}" for i in range(300) if i != 5]
     good("verify", tmp_path / "new")
-    # One shard replaced by the rest of its records, as docs/cli.md says.
+    # One shard replaced by the rest of its records, as docs/howto/deleting.md says.
     shard = tmp_path / "new" / "a-00001-of-00004.frec"
     gone = listed(tmp_path / "list", keys(shard)[:1])
     assert "are missing" in failed("select", shard, tmp_path / "x.frec", "--drop-keys", gone)
