@@ -8,8 +8,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -path rust/fuzz -prune -o \( -name '*.rs' -o -name '*.c' -o -name '*.h' -o -name Cargo.toml \) -print)
 
-# The first run of pip shows the progress of PyTorch's large downloads; later runs are quiet.
-QUIET_PIP = $(if $(wildcard $(VENV)/lib/python3*/site-packages/torch),PIP_QUIET=1)
+# uv installs what pip would, in a tenth of the time, and keeps what it has unpacked. It reads no
+# settings of pip: the index that pip's variable names is passed on.
+UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+ifneq ($(UV_DEFAULT_INDEX),)
+export UV_DEFAULT_INDEX
+endif
+# Modules that are compiled only when a test imports them would warn there, which is an error.
+export UV_COMPILE_BYTECODE := 1
+DEVELOP := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/maturin develop --uv --release
 
 # A panic names its source file without the path on this machine. All builds of the module use the
 # same flags, because a change of flags rebuilds everything.
@@ -121,11 +128,11 @@ help: ## this list
 $(VENV)/.tools: pyproject.toml
 	scripts/need $(PYTHON)
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2' 'cmake>=3.28,<5'
+	$(BIN)/python -m pip install -q 'maturin>=1.9.4,<2' 'cmake>=3.28,<5' 'uv>=0.9,<1'
 	touch $@
 
 $(VENV)/.deps: $(VENV)/.tools pyproject.toml Cargo.toml
-	$(QUIET_PIP) $(BIN)/maturin develop --release --extras dev,demo
+	$(DEVELOP) --extras dev,demo
 	touch $@
 
 $(VENV)/.extension: $(VENV)/.deps $(RUST)
@@ -133,5 +140,5 @@ $(VENV)/.extension: $(VENV)/.deps $(RUST)
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.extension
-	$(QUIET_PIP) $(BIN)/maturin develop --release --extras bench
+	$(DEVELOP) --extras bench
 	touch $@
