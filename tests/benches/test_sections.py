@@ -148,6 +148,7 @@ def test_scaling_has_the_parts_of_a_step_and_a_curve_for_each_network(tmp_path: 
                 "ideal": 100.0 * ranks,
                 "efficiency": rate / 100 / ranks,
                 "data_ms": 1.5,
+                **({"net": "10Gb/s"} if nodes > 1 else {}),
             },
         )
         for case, nodes, ranks, rate in (

@@ -1,4 +1,4 @@
-"""The trainer and its producer of batches over a store that only `--store` leads to."""
+"""The trainer over a store that only `--store` leads to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fastrecord.train.__main__ import main
 from tests.support.machines.stores import Server
-from tests.support.training import MODEL, losses, read_rest, read_until, running
+from tests.support.training import MODEL, losses, read_rest, running
 
 SECRET = b"planted7secret"
 RUN = ("--model", MODEL, "--batch-size", "8", "--image-size", "32", "--augment", "none", "--device", "cpu", "-j", "1")
@@ -49,15 +49,6 @@ def test_a_run_trains_evaluates_and_continues_and_keeps_no_option(store: list[st
     assert list(losses(out)) == [2, 10]
     kept = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
     assert not [content for content in kept if SECRET in content]
-
-
-def test_a_producer_reads_what_the_trainer_asks_for(store: list[str], url: str, tmp_path: Path) -> None:
-    pytest.importorskip("zmq")
-    address = f"ipc://{tmp_path}/batches"
-    with running("-m", "fastrecord.train.produce", url, "--address", address, *store) as producer:
-        read_until(producer, "listening")
-        trained(url, "--data", "zmq", "--zmq-address", address, "--max-steps", "2", "--out", tmp_path / "run", *store)
-    assert losses(tmp_path / "run")
 
 
 def test_an_option_without_a_value_is_not_shown() -> None:
