@@ -8,7 +8,7 @@ import pytest
 
 import fastrecord as fr
 from tests.store.conftest import payload, write_shards
-from tests.support.machines.stores import Fault, Server
+from tests.support.machines.stores import Fault, Request, Server
 
 
 def test_a_copy_to_a_store_continues_and_comes_back(server: Server, tmp_path: Path) -> None:
@@ -30,6 +30,19 @@ def test_a_copy_to_a_store_continues_and_comes_back(server: Server, tmp_path: Pa
     assert fr.files.copy(url, tmp_path / "back", store_options=server.options).copied == []
     for path in folder.iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_copy_that_fails_leaves_no_half_of_another_shard(server: Server, tmp_path: Path) -> None:
+    url = server.put_folder("broken", write_shards(tmp_path / "sent", shards=3))
+    server.bandwidth = 4e6
+
+    def is_in_the_middle(request: Request) -> bool:
+        return request.path.endswith("00000-of-00003.frec") and request.stretch not in (None, (0, 1))
+
+    server.faults.append(Fault("403", 100, is_in_the_middle))
+    with pytest.raises(fr.FastRecordError, match=r"00000-of-00003.frec.*FR211"):
+        fr.files.copy(url, tmp_path / "back", store_options=server.options)
+    assert [*(tmp_path / "back").glob("*.tmp-*")] == []
 
 
 def test_a_copy_replaces_no_other_data_set(server: Server, tmp_path: Path) -> None:

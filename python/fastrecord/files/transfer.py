@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -115,12 +116,19 @@ def copy(
     entries = manifest.entries()
     total, done, copied = sum(entry.bytes for entry in entries), 0, []
     threads = Threads(_AT_ONCE, "fastrecord-copy")
+    coming = [threads.submit(ends.bring, entry) for entry in entries]
     try:
-        for entry, coming in zip(entries, [threads.submit(ends.bring, entry) for entry in entries], strict=True):
-            copied += [entry.name] if coming.result() else []
+        for entry, future in zip(entries, coming, strict=True):
+            copied += [entry.name] if future.result() else []
             done += entry.bytes
             if progress is not None:
                 progress(done, total)
+    except Exception:
+        threads.close()
+        for future in coming:  # a process that ends now would leave half a copy beside its name
+            with suppress(Exception, CancelledError):
+                future.result()
+        raise
     finally:
         threads.close()
     if before is None or before.entries() != entries:
