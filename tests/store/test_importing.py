@@ -106,6 +106,12 @@ def test_a_folder_of_a_store_is_packed(environment: Server, tmp_path: Path) -> N
     )
 
 
+def test_options_of_a_store_hold_for_one_pack(url: str, tmp_path: Path) -> None:
+    with pytest.raises(fr.FastRecordError, match="endpoint"):
+        fr.pack(fr.Input(f"{url}/a.tar", store={"endpoint": "nowhere"}), tmp_path / "a.frec")
+    assert fr.pack(f"{url}/a.tar", tmp_path / "a.frec").records == COUNT
+
+
 def test_files_of_a_web_server_come_in(exported: Path, tmp_path: Path) -> None:
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:

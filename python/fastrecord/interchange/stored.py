@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastrecord.store.requests import Store
 
 _HUB = "hf://"
-# Bucket or server -> the options that a caller has given for it.
+# Bucket or server -> the options that the last caller has given for it, if any.
 _options: dict[str, Mapping[str, Any]] = {}
 
 
@@ -37,6 +37,7 @@ def located(path: str, options: Mapping[str, Any] | None) -> str:
     if not is_stored(path):
         return path
     url = Url(path)
+    _options.pop(url.root, None)
     if options:
         _options[url.root] = options
     if url.is_local:
