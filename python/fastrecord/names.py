@@ -16,8 +16,21 @@ def as_text(name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """Return the name to open for UTF-8 text."""
-    return os.fsdecode(text.encode())
+    """Return the name to open for UTF-8 text, or for what `as_key` has made of a name."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
+def as_key(name: str) -> str:
+    """Return a name, or an argument, from the system as UTF-8 text; other bytes in it are surrogate escapes."""
+    try:
+        return os.fsencode(name).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # no name from the system
+        return name
+
+
+def readable(name: str) -> str:
+    """Return a name, or an argument, from the system as UTF-8 text, with other bytes spelt out."""
+    return as_key(name).encode("utf-8", "backslashreplace").decode()
 
 
 _NAMED_AT_MOST = 5

@@ -127,16 +127,27 @@ def test_names_are_stored_as_utf8_in_every_locale_and_come_back(
     for name in NAMES:
         assert (tmp_path / "out" / name / f"{name}.jpg").read_bytes() == (source / name / f"{name}.jpg").read_bytes()
     assert [path.name for path in (tmp_path / "cats").iterdir()] == ["猫"]
+    run("select", "a.frec", "猫.frec", "--where", 'label == "猫"')
+    assert fr.Reader(tmp_path / "猫.frec").read_batch([0], ["key"])["key"] == ["猫/猫.jpg"]
+    run("browse", "猫.frec", "--where", 'label == "猫"', "--class", "猫", "-o", "page.html")
+    assert "猫.frec" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for _ in range(2):
+        run("copy", "猫.frec", f"file://{tmp_path}/été/猫.frec")
+        run("verify", f"file://{tmp_path}/été/猫.frec")
+    assert (tmp_path / "été" / "猫.frec").read_bytes() == (tmp_path / "猫.frec").read_bytes()
+    run("pack", "src", f"file://{tmp_path}/été/", "--shards", "2", "--append")
+    assert len(fr.FastRecordDataset(f"file://{tmp_path}/été/")) == 3
 
 
 # Every use of a folder with such a name, twice.
 USES = """
-import os, pickle, sys
+import os, pickle, shutil, sys
+from urllib.parse import quote
 import fastrecord as fr
 assert sys.getfilesystemencoding() != "utf-8"
 (base,) = (name for name in os.listdir() if not name.isascii())
 one, out, folder, store = (os.path.join(base, name) for name in ("a.frec", "out.frec", "set", "store"))
-url = "file://" + os.path.abspath("store")
+url = "file://" + quote(os.fsencode(os.path.abspath(store)))
 crop = fr.transforms.CenterCrop(8)
 for again in range(2):
     for source in (one, folder, os.path.join(base, "*.frec")):
@@ -147,6 +158,9 @@ for again in range(2):
         for batch in fr.FastRecordLoader(data, 2, image=crop):
             pass
     fr.Reader(fr.Reader(one).path).refresh()
+    assert all(map(str.isascii, os.listdir(folder))) == (again == 1), "made elsewhere at first"
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
     fr.files.split(one, os.path.join(folder, "a.frec"), shards=2, overwrite=True)
     merge = lambda source, out, **options: fr.files.merge([source], out, **options)
     for make in (fr.files.shuffle, fr.files.select, fr.files.repair, merge):
@@ -159,8 +173,15 @@ for again in range(2):
     (fr.inspect.diff(one, folder), fr.inspect.bench(one, seconds=0.01))
     fr.inspect.browse(one, os.path.join(base, "page.html"), overwrite=True)
     fr.files.extract(one, os.path.join(base, "files"), overwrite=True)
-    fr.export(folder, os.path.join(base, "a.tar"), "webdataset", overwrite=True)
-    fr.pack(os.path.join(base, "a.tar"), out, output=fr.Output(mode="overwrite"))
+    for format in ("webdataset", "parquet", "lmdb", "arrayrecord", "hdf5", "tfrecord", "mds", "numpy"):
+        other = os.path.join(base, base + ("" if format == "mds" else ".tar"))
+        fr.export(folder, other, format, overwrite=True)
+        fr.pack(fr.Input(other, format=format), out, output=fr.Output(mode="overwrite"))
+        assert len(fr.Reader(out)) == 3
+        shutil.rmtree(other, ignore_errors=True)
+    fr.export(folder, other, "folder")
+    assert sorted(map(os.fsencode, os.listdir(other))) == sorted(name.encode() for name in data.classes)
+    shutil.rmtree(other)
     fr.pack("src", out, output=fr.Output(mode="overwrite"))
     with fr.Writer(out, mode="a") as writer:
         assert os.path.exists(writer.path)
@@ -187,7 +208,7 @@ def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
     folder = tmp_path / "Größe 猫"
     (folder / "set").mkdir(parents=True)
     pack_with(source, folder / "a.frec")
-    fr.files.split(folder / "a.frec", folder / "set" / "a.frec", shards=2)
+    fr.files.split(folder / "a.frec", folder / "set" / "größe.frec", shards=2)
     command = [sys.executable, "-W", "error", "-c", USES]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | locale, timeout=110)
     assert done.returncode == 0, done.stderr.decode(errors="replace")

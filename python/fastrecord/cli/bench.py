@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fastrecord import inspect
-from fastrecord.cli.options import NumberRange, path_type, quiet_option
+from fastrecord.cli.options import NumberRange, path_type, quiet_option, text_type
 from fastrecord.cli.text import bytes_text, progress_bar, say
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-size", type=click.IntRange(min=1, max=65536), default=64, show_default=True, help="Records in a batch."
 )
-@click.option("--field", metavar="NAME", help="Field to read. Default: the images, else the first field of bytes.")
+@click.option(
+    "--field", type=text_type, metavar="NAME", help="Field to read. Default: the images, else the first field of bytes."
+)
 @click.option(
     "--cold",
     is_flag=True,

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import click
 
-from fastrecord.cli.options import parse_pairs, parse_settings, path_type
+from fastrecord.cli.options import parse_pairs, parse_settings, path_type, text_type
 from fastrecord.cli.text import parse_size
 
 _Command = Callable[..., Any]
@@ -113,7 +113,7 @@ def _options(kind: type, name: str, default: Any) -> list[Callable[[_Command], _
         more |= {"is_flag": True, "metavar": None}
     elif any((get_origin(each) or each) is Mapping for each in kinds):
         callback = parse_settings if name == "settings" else parse_pairs
-        more |= {"multiple": True, "callback": callback, "metavar": more["metavar"] or "NAME=VALUE"}
+        more |= {"multiple": True, "type": text_type, "callback": callback, "metavar": more["metavar"] or "NAME=VALUE"}
     elif literals := [each for each in kinds if get_origin(each) is Literal]:
         more |= {"type": click.Choice(get_args(literals[0])), "metavar": None}
     elif name.endswith("_size"):

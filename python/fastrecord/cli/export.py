@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastrecord.cli.options import output, path_type, quiet_option, settings_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, settings_option, summary_option, text_type
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
 
 
@@ -29,7 +29,7 @@ from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say
     help="Make DST a folder of files NAME-00000.EXT, each with values of at most SIZE, such as 1GiB (unless one record "
     "alone has more). The files are larger by what the format adds.",
 )
-@click.option("--drop", multiple=True, metavar="FIELD", help="Leave a field out; may be repeated.")
+@click.option("--drop", type=text_type, multiple=True, metavar="FIELD", help="Leave a field out; may be repeated.")
 @click.option(
     "--overwrite",
     is_flag=True,

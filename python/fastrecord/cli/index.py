@@ -9,7 +9,7 @@ import click
 
 from fastrecord._core import FastRecordError
 from fastrecord.cli import describe
-from fastrecord.cli.options import path_type, quiet_option
+from fastrecord.cli.options import path_type, quiet_option, text_type
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
-@click.option("--field", metavar="NAME", help="Field of type image to index. Default: all of them.")
+@click.option("--field", type=text_type, metavar="NAME", help="Field of type image to index. Default: all of them.")
 @click.option(
     "--rebuild",
     is_flag=True,

@@ -14,7 +14,7 @@ import click
 
 from fastrecord._core import Batch, FastRecordError, Reader, side_kinds
 from fastrecord.cli import describe
-from fastrecord.cli.options import output, path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, summary_option, text_type
 from fastrecord.cli.sources import SHARDS_AT_ONCE, Classes, Records, is_one_file, opened, opened_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
@@ -335,8 +335,17 @@ def _ranges(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 @click.option(
     "--records", callback=_ranges, metavar="LIST", help="Only these record numbers, such as 0,5,10-20. Default: all."
 )
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Only records of this class; may be repeated.")
-@click.option("--field", metavar="NAME", help="Field to extract. Default: the only field of type image or bytes.")
+@click.option(
+    "--class",
+    "classes",
+    type=text_type,
+    multiple=True,
+    metavar="NAME",
+    help="Only records of this class; may be repeated.",
+)
+@click.option(
+    "--field", type=text_type, metavar="NAME", help="Field to extract. Default: the only field of type image or bytes."
+)
 @click.option("--numbered", is_flag=True, help="Name files by record number and image type, not by key.")
 @click.option("--overwrite", is_flag=True, help="Replace files that exist. Default: stop at the first one.")
 @quiet_option
@@ -349,7 +358,6 @@ def extract(file: str, out: str, records: list[range] | None, quiet: bool, as_js
     """
     from fastrecord.files.extraction import extract
 
-    options["classes"] = [os.fsencode(name).decode(errors="replace") for name in options["classes"]]
     large: list[str] = []
     with progress_of_total(quiet=quiet, unit=" records") as show:
         chosen = None if records is None else chain.from_iterable(records)

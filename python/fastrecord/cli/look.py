@@ -12,7 +12,7 @@ import click
 from fastrecord import inspect
 from fastrecord._core import FastRecordError
 from fastrecord.cli import describe
-from fastrecord.cli.options import path_type, summary_option
+from fastrecord.cli.options import path_type, summary_option, text_type
 from fastrecord.cli.sources import opened
 from fastrecord.cli.text import bytes_text, say
 from fastrecord.dataset.manifest import NAME, folder_of
@@ -159,9 +159,12 @@ def _class_lines(classes: ClassStats) -> Iterator[str]:
     show_default=True,
     help="Maximum number of records, chosen at random. Fewer records get larger images.",
 )
-@click.option("--class", "class_name", metavar="NAME", help="Only records of this class.")
+@click.option("--class", "class_name", type=text_type, metavar="NAME", help="Only records of this class.")
 @click.option(
-    "--where", metavar="CONDITION", help="Only records that meet it, such as 'label == 3 and image.width > 500'."
+    "--where",
+    type=text_type,
+    metavar="CONDITION",
+    help="Only records that meet it, such as 'label == 3 and image.width > 500'.",
 )
 @click.option("--seed", type=_SEED, default=0, show_default=True, help="Chooses the records.")
 @click.option("--overwrite", is_flag=True, help="Replace HTML if it exists.")

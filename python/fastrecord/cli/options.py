@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from fastrecord.names import as_key, readable
 from fastrecord.store.address import Url
 from fastrecord.store.option import store_options
 
@@ -38,9 +39,18 @@ class _PathOrUrl(click.Path):
         path = super().convert(value, param, ctx)
         if not isinstance(path, str) or "://" not in path:
             return path
-        return Url(path, store_options(ctx))
+        return Url(as_key(path), store_options(ctx))
 
 
+class _Text(click.types.StringParamType):
+    """A text such as a class, a field or a condition, which is UTF-8 in every locale."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert and return the text."""
+        return readable(super().convert(value, param, ctx))
+
+
+text_type = _Text()
 # Do not check readability here: the command reports unreadable files one by one and continues with
 # the rest.
 path_type = _PathOrUrl(readable=False)
@@ -89,6 +99,7 @@ def parse_settings(ctx: click.Context, param: click.Parameter, values: tuple[str
 settings_option = click.option(
     "--set",
     "settings",
+    type=text_type,
     multiple=True,
     callback=parse_settings,
     metavar="NAME=VALUE",

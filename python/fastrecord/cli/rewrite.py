@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastrecord.cli.options import output, path_type, quiet_option, summary_option
+from fastrecord.cli.options import output, path_type, quiet_option, summary_option, text_type
 from fastrecord.cli.text import bytes_text, parse_size, progress_of_total, say, shard_lines
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def _read_keys(ctx: click.Context, param: click.Parameter, path: str | None) -> 
 @output()
 @click.option(
     "--where",
+    type=text_type,
     metavar="CONDITION",
     help="Only records that meet this, such as 'label == \"cat\" and image.width > 500': comparisons (==, !=, <, <=, "
     ">, >=, in, not in) of fields with numbers, texts and names of classes, joined by and, or, not.",

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from fastrecord._core import crc32c
 from fastrecord.errors import Code
+from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
 from fastrecord.store.address import Url
@@ -123,7 +124,7 @@ class Manifest:
         )
 
     def dump(self) -> bytes:
-        """Return the bytes of a `dataset.json`."""
+        """Return the bytes of a `dataset.json`, the same in every locale."""
         rows = [{"name": name, **kind._to_row()} for name, kind in self.schema.items()]
         own = {
             "format": _FORMAT,
@@ -134,7 +135,8 @@ class Manifest:
         }
         # One line for each key and column: people and `git diff` read it.
         lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in (own | self.extra).items()]
-        columns = ",\n  ".join(f"{json.dumps(name)}: {_dumps(values)}" for name, values in self.columns.items())
+        shards = self.columns | {"name": list(map(as_key, self.columns["name"]))}
+        columns = ",\n  ".join(f"{json.dumps(name)}: {_dumps(values)}" for name, values in shards.items())
         lines.append(f'"shards": {{\n  {columns}\n }}')
         body = ("{\n " + ",\n ".join(lines)).encode()
         return body + b',\n "crc": %d\n}\n' % crc32c(body)
@@ -248,6 +250,10 @@ def _columns(columns: Any, classes: int, where: str) -> dict[str, list[Any]]:
         raise _bad(where, 'a number in its "shards" is too large')
     if set(map(len, ids)) - {32} or not _FILE_IDS.fullmatch("".join(ids)):
         raise _bad(where, '"file_id" of its "shards" holds something else than 32 hexadecimal digits')
+    try:
+        columns["name"] = names = list(map(as_name, names))
+    except UnicodeEncodeError as err:
+        raise _bad(where, f"{err.object!r:.80} is not the name of a file") from None
     if len(set(names)) != len(names):
         raise _bad(where, "it names a shard twice")
     first: dict[str, str] = {}

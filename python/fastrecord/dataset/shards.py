@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastrecord._core import Contents, Reader, open_shard, open_snapshot
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of, read_manifest
 from fastrecord.errors import Code
-from fastrecord.names import name_some
+from fastrecord.names import as_name, name_some
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
@@ -197,7 +197,7 @@ def open_remote(source: Source, name: str) -> tuple[ShardEntry, Reader, Supply]:
     supply = source.examine(name)
     shard = supply.shard
     about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
-    reader = open_shard(source.store.where(name), "mmap", False, *about, supply)
+    reader = open_shard(as_name(source.store.where(name)), "mmap", False, *about, supply)
     return ShardEntry(name, *about, class_names(reader)), reader, supply
 
 
@@ -658,7 +658,8 @@ class _Unopened(Sequence[Reader]):
             None if source is None else source.supply(name, *about),
             self._contents[named.manifest.columns["classes"][at]],
         )
-        made = open_shard(f"{named.folder}/{name}", *self._how, *about, *more)
+        place = f"{named.folder}/{name}" if source is None else as_name(source.store.where(name))
+        made = open_shard(place, *self._how, *about, *more)
         if self._closed:
             made.close()
         self._made[at] = made

@@ -32,6 +32,7 @@ from fastrecord.errors import Code
 from fastrecord.files.manifest import FoundShard, find_shard, next_manifest
 from fastrecord.files.shard_names import Part
 from fastrecord.files.transfer import put_remote_manifest, remote_manifest, send
+from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
@@ -89,7 +90,8 @@ class Upload:
         self.classes: list[str] | None = None
         self._mode, self._stem = mode, folder.name.removesuffix(".frec")
         if not self.is_file:  # what no manifest and no file system refuses
-            self._stem = re.sub(r"[^\w.-]+", "-", self._stem).strip("-.")[:_STEM] or "shard"
+            stem = re.sub(r"[^\w.-]+", "-", as_key(self._stem)).strip("-.")[:_STEM]
+            self._stem = as_name(stem) or "shard"
         self._store = Store.of_file(folder, options)[0] if folder.is_file else Store.of(folder, options)
         self._before: Manifest | None = None
         target = folder if self.is_file else self._store.url

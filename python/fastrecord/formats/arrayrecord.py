@@ -55,7 +55,7 @@ class _File:
 
     def _open(self) -> Any:
         module = library("array_record.python.array_record_module", "arrayrecord", "ArrayRecord")
-        return module.ArrayRecordReader(self.path, "readahead_buffer_size:0")
+        return module.ArrayRecordReader(os.fsencode(self.path), "readahead_buffer_size:0")
 
     def runs(self, start: int) -> Iterator[tuple[int, list[bytes | None], dict[int, str]]]:
         """Yield runs of records: number of the first, the records, why some cannot be read."""
@@ -155,7 +155,7 @@ class _Destination(TFRecordDestination):
         """Begin a file."""
         module = library("array_record.python.array_record_module", "arrayrecord", "ArrayRecord")
         self._path = path
-        self._writer = module.ArrayRecordWriter(path, self._options)
+        self._writer = module.ArrayRecordWriter(os.fsencode(path), self._options)
         self._first = True
 
     def _record(self, pieces: list[bytes | memoryview]) -> None:

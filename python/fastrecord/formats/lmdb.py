@@ -654,8 +654,15 @@ class LmdbDestination(Destination):
         self._written = 0
         self._room = _FIRST_ROOM
         # Nobody else has the file yet, so it needs no locks and, before the end, no syncs.
+        # As bytes: the package takes no name that the locale's encoding lacks.
         self._env = self._library.open(
-            path, map_size=self._room, subdir=self._subdir, lock=False, sync=False, metasync=False, meminit=False
+            os.fsencode(path),
+            map_size=self._room,
+            subdir=self._subdir,
+            lock=False,
+            sync=False,
+            metasync=False,
+            meminit=False,
         )
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:

@@ -8,6 +8,7 @@ may describe images and names of classes as Hugging Face's datasets does.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -60,6 +61,7 @@ class _Destination(Destination):
         self._path = path
         self._batches: list[Any] = []
         self._rows = self._bytes = 0
+        self._file: Any = None
         self._writer: Any = None
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -82,6 +84,7 @@ class _Destination(Destination):
         """See `Destination.close`."""
         self._flush(last=True)
         self._writer.close()
+        self._file.close()
         sync(self._path)
 
     def abort(self) -> None:
@@ -90,13 +93,16 @@ class _Destination(Destination):
         with suppress(OSError, ValueError):
             if self._writer is not None:
                 self._writer.close()
+            self._file.close()
 
     def _flush(self, *, last: bool = False) -> None:
         if self._writer is None and (self._batches or last):
             # The writer ends a page only after so many records; readers have whole pages in memory.
             rows = min(max(_PAGE_BYTES * self._rows // max(self._bytes, 1), 1), 1024)
             parquet = library("pyarrow.parquet", "parquet", "Parquet")
-            self._writer = parquet.ParquetWriter(self._path, self._schema, write_batch_size=rows, **self._options)
+            # As bytes: Arrow takes no name that the locale's encoding lacks.
+            self._file = arrow().OSFile(os.fsencode(self._path), "wb")
+            self._writer = parquet.ParquetWriter(self._file, self._schema, write_batch_size=rows, **self._options)
         if self._batches:
             table = arrow().Table.from_batches(self._batches)
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)

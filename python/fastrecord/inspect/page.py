@@ -26,6 +26,7 @@ from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
 from fastrecord.look.values import short_text
+from fastrecord.names import readable
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import KEY, lies_in_index, plain
 from fastrecord.store.threads import Threads
@@ -331,7 +332,7 @@ def _contents(
     if not any(item["pictures"] for item in items.items):
         note = ""
     return {
-        "title": f"{names[0]}{more}",
+        "title": readable(f"{names[0]}{more}"),
         "chosen": f"{chosen}.",
         "note": note,
         "fields": [{"name": name, "type": str(kind)} for name, kind in items.fields.items()],

@@ -13,7 +13,7 @@ from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.files.shard_names import Part
 from fastrecord.interchange.source import Rows, Source, value_bytes
-from fastrecord.names import name_some
+from fastrecord.names import name_some, readable
 from fastrecord.packing.ahead import ReadAhead
 from fastrecord.packing.division import ends_by_size, even_ends, parts_of, usual_shards
 from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
@@ -136,9 +136,7 @@ class Job:
     @property
     def origin(self) -> str:
         """The source's own name: its location concerns this machine only."""
-        return os.fsencode(os.path.basename(os.path.abspath(self.source.home or self.where))).decode(
-            errors="backslashreplace"
-        )
+        return readable(os.path.basename(os.path.abspath(self.source.home or self.where)))
 
     @property
     def metadata(self) -> dict[str, Any]:

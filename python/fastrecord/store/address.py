@@ -13,6 +13,7 @@ from typing import Any, Self
 from urllib.parse import quote, unquote_to_bytes
 
 from fastrecord.errors import Code
+from fastrecord.names import as_key, as_name
 from fastrecord.store import AZURE, BUCKETS
 
 # As AWS and Google name buckets and Azure containers, and in Azure perhaps the account's host.
@@ -26,6 +27,22 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def without_secrets(text: str) -> str:
     """Return a text that names URLs, without users and queries in them."""
     return _USER.sub("://", _WEB_URL.sub(r"\1\2", text))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _is_utf8(text: str) -> bool:
+    return text == text.encode(errors="ignore").decode()
+
+
+def _in_utf8(text: str) -> str:
+    """Return a text in which surrogate escapes that are UTF-8 are characters, as a C locale makes them."""
+    try:
+        return _bytes(text).decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a surrogate pair
+        return text
 
 
 class Url(str):
@@ -50,6 +67,7 @@ class Url(str):
         scheme, found, rest = url.partition("://")
         if not found:
             return cls._made(url)
+        rest = _in_utf8(rest)
         rest, _, query = (rest, "", "") if scheme in (*BUCKETS, "file") else rest.partition("?")
         host, slash, path = rest.partition("/")
         user, _, server = host.rpartition("@")
@@ -114,13 +132,13 @@ class Url(str):
     @property
     def path(self) -> str:
         """The path of one that is local."""
-        return os.fsdecode(unquote_to_bytes(f"/{self.key}"))
+        return os.fsdecode(unquote_to_bytes(_bytes(f"/{self.key}")))
 
     @property
     def name(self) -> str:
-        """The last part of the key; empty if there is none."""
+        """The last part of the key, as a file's name; empty if there is none."""
         last = self.key.rpartition("/")[2]
-        return os.fsdecode(unquote_to_bytes(last)) if self._is_encoded else last
+        return os.fsdecode(unquote_to_bytes(_bytes(last))) if self._is_encoded else as_name(last)
 
     @property
     def is_file(self) -> bool:
@@ -134,7 +152,7 @@ class Url(str):
 
     def at(self, name: str) -> str:
         """Return the URL, as it may be shown, of what has a name in this folder."""
-        return f"{self}/{quote(os.fsencode(name)) if self._is_encoded else name}"
+        return f"{self}/{quote(_bytes(as_key(name))) if self._is_encoded else as_key(name)}"
 
     def file(self, name: str) -> Url:
         """Return the URL of a file in this folder, with what is hidden in the folder's."""
@@ -170,7 +188,8 @@ class Url(str):
         Raises:
             FastRecordError: it would call it something else.
         """
-        if not self.is_local:
+        name = as_key(name)
+        if not self.is_local or not _is_utf8(name):
             self._refuse_part(name)
         inside = "" if self.scheme not in BUCKETS or not self.key else f"{self.key}/"
         return f"{inside}{name}"
@@ -178,7 +197,7 @@ class Url(str):
     def _refuse_part(self, part: str) -> None:
         if not part:
             raise self._wrong("it has an empty part, beside a slash")
-        if part in (".", "..") or _CONTROL.search(part) or part != part.encode(errors="ignore").decode():
+        if part in (".", "..") or _CONTROL.search(part) or not _is_utf8(part):
             raise self._wrong(
                 f"the part {part!r} cannot be a part of a key: the store's client would change or refuse it"
             )

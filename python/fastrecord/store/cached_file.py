@@ -38,6 +38,7 @@ from fastrecord._core import (
     punch_hole,
 )
 from fastrecord.errors import Code
+from fastrecord.names import as_name
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
     BAD,
@@ -117,7 +118,7 @@ class Head:
             CorruptFileError: it is not a .frec file, or does not end with a commit.
         """
         footer = self.tail[-PAGE:]
-        file_id, commit, records, *rest = commit_parts(store.where(name), self.first, footer, self.size - PAGE)
+        file_id, commit, records, *rest = commit_parts(as_name(store.where(name)), self.first, footer, self.size - PAGE)
         return Part(name, file_id, commit, records, self.size, crc32c(footer[:-4])), rest
 
 
@@ -244,7 +245,7 @@ class CachedFile:
     @property
     def where(self) -> str:
         """The file's URL."""
-        return self.store.where(self.shard.name)
+        return as_name(self.store.where(self.shard.name))
 
     @property
     def is_open(self) -> bool:

@@ -28,6 +28,7 @@ from fastrecord._core import (
     punch_hole,
 )
 from fastrecord.errors import Code
+from fastrecord.names import as_name
 from fastrecord.store.cached_file import Head, Here
 from fastrecord.store.requests import PAGE, Store, submit
 from fastrecord.store.stretches import Numbers, Stretches, merged, pairs_of
@@ -66,7 +67,7 @@ class Passing:
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        self.where, self._store, self._name = store.where(name), store, name
+        self.where, self._store, self._name = as_name(store.where(name)), store, name
         head = Head.ask(store, name)
         shard, rest = head.commit(store, name)
         self._size, self._etag, self._start = head.size, head.etag, head.size - len(head.tail)

@@ -29,6 +29,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastrecord._core import CorruptFileError, FastRecordError, allocate
 from fastrecord.errors import Code
+from fastrecord.names import as_name
 from fastrecord.store import BUCKETS
 from fastrecord.store.address import Url
 from fastrecord.store.answer import Answer
@@ -628,7 +629,7 @@ def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | Non
 def _list(store: Store) -> list[tuple[str, int]]:
     def ask() -> list[tuple[str, int]]:
         found = _obstore().list_with_delimiter(_opened(store), _prefix(store))
-        return sorted(_inside(store, found["objects"]))
+        return sorted((as_name(name), size) for name, size in _inside(store, found["objects"]))
 
     return _listed(store, ask)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Reader, open_shard, set_place, side_kinds, supply_of
 from fastrecord.errors import Code
+from fastrecord.names import as_name
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
@@ -226,7 +227,7 @@ class Supply:
         _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
         shard, where = self.shard, self.source.store.where(self.shard.name)
         about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
-        with open_shard(where, "mmap", False, *about, Here(self.open())) as reader:
+        with open_shard(as_name(where), "mmap", False, *about, Here(self.open())) as reader:
             return side_kinds(reader, field, records)
 
     def __reduce__(self) -> tuple[Any, ...]:

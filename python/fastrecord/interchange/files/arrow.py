@@ -150,7 +150,8 @@ class ParquetFile(ArrowFile):
 
     def _open(self) -> Any:
         parquet = library("pyarrow.parquet", "parquet", "Parquet")
-        file = open_file(self.path) if is_stored(self.path) else self.path
+        # As bytes: Arrow takes no name that the locale's encoding lacks.
+        file = open_file(self.path) if is_stored(self.path) else arrow().OSFile(os.fsencode(self.path))
         return parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
 
 

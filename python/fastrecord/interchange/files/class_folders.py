@@ -10,6 +10,7 @@ from fastrecord.errors import Code
 from fastrecord.interchange.destination import Destination
 from fastrecord.interchange.files.contents import ending
 from fastrecord.interchange.files.folders import Folder, has_ending, shown, wrong_name
+from fastrecord.names import as_name
 from fastrecord.schema import Schema
 from fastrecord.schema.roles import image_field
 
@@ -39,7 +40,7 @@ class FolderDestination(Destination):
         self._folder = Folder(path, set(), overwrite=False)
         for name in (self._classes or ()) if self._labelled else ():
             # A class without records keeps its folder, and so the others their numbers.
-            os.makedirs(os.path.join(path, name), exist_ok=True)
+            os.makedirs(os.path.join(path, as_name(name)), exist_ok=True)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write a file for each record."""
