@@ -51,7 +51,8 @@ def small_folder(folder: Path) -> Path:
 def pack_with(source: Any, out: str | os.PathLike[str], **options: Any) -> PackSummary:
     """Pack; what is no field of an option object, nor an argument of `pack`, is a setting of the format."""
     own = {"dataset": ("quality",), "pairs": ("sixteen_bit",)}.get(options.get("format", ""), ())
-    options["settings"] = {name: options.pop(name) for name in own if name in options}
+    own_settings = {name: options.pop(name) for name in own if name in options}
+    options["settings"] = options.get("settings", {}) | own_settings
     taken: dict[Any, dict[str, Any]] = {kind: _take(kind, options) for kind in (fr.Fields, fr.Recode, fr.Output)}
     given: dict[str, Any] = {name: options.pop(name) for name in ("format", "settings") if name in options}
     passed = {name: options.pop(name) for name in ("bad_files", "progress") if name in options}

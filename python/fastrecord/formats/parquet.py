@@ -93,6 +93,7 @@ class _Destination(Destination):
         with suppress(OSError, ValueError):
             if self._writer is not None:
                 self._writer.close()
+        if self._file is not None:
             self._file.close()
 
     def _flush(self, *, last: bool = False) -> None:
