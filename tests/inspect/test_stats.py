@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.inspect.statistics import Duplicates, FieldStats, FileStats
+from fastrecord.inspect.statistics import Duplicates, FieldStats, FileStats, _head, _subsampling
 from tests.conftest import CLASS_COUNTS, write_images
 from tests.support.commands import failed, good
 from tests.support.packing import pack_with
-from tests.support.pictures import jpeg, picture, save
+from tests.support.pictures import KINDS, jpeg, picture, save
 
 
 def field(stats: FileStats, name: str) -> FieldStats:
@@ -155,6 +156,13 @@ def test_labels_of_other_types_are_counted_or_left_out(tmp_path: Path) -> None:
     assert flags is not None
     assert flags.counts == {"0": 1, "1": 2}
     assert floats is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if re.match(r"(progressive )?JPEG 4:\d:\d$", kind)])
+def test_the_sampling_of_colours_has_its_usual_name(kind: str) -> None:
+    head = _head(memoryview(KINDS[kind]()), None)
+    assert head is not None
+    assert _subsampling(head) == [kind[-5:]]
 
 
 def test_duplicates_are_counted_over_all_files(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 import fastrecord as fr
-from fastrecord.look.image_head import read_jpeg_head
 from fastrecord.look.pictures import Picture, make_picture, may_be_picture
 from tests.support.pictures import KINDS, jpeg, pixels, save
 
@@ -106,19 +105,3 @@ def test_an_image_of_too_many_pixels_is_not_decoded() -> None:
     header = b"P6\n60000 60000\n255\n"
     with pytest.raises(fr.DecodeError, match=r"60000 x 60000 .*\[FR505\]"):
         make_picture(header + bytes(100), fr.image(), PLENTY)
-
-
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "JPEG" in kind and "MPO" not in kind])
-def test_the_header_of_a_jpeg_is_read_as_pillow_reads_it(kind: str) -> None:
-    data = KINDS[kind]()
-    head = read_jpeg_head(memoryview(data))
-    assert head is not None
-    with Image.open(io.BytesIO(data)) as image:
-        assert head.mode == image.mode
-        assert head.progressive == bool(image.info.get("progressive"))
-    for sampling in ("4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"):
-        if sampling in kind:
-            assert head.subsampling == sampling
-    for end in range(0, len(data), 7):  # never more than what is there
-        read_jpeg_head(data[:end])

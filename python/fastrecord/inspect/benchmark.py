@@ -22,7 +22,7 @@ from fastrecord.checks import integer
 from fastrecord.errors import Code
 from fastrecord.inspect.machine import this_machine
 from fastrecord.inspect.page_cache import drop_from_cache, resident_share
-from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format
+from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
 from fastrecord.store.address import Url
 from fastrecord.store.threads import no_thread
 

@@ -36,7 +36,7 @@ from fastrecord.inspect.mounts import (
     parse_mounts,
 )
 from fastrecord.inspect.page_cache import resident_size
-from fastrecord.look.image_head import CROP_INDEX, CROP_READY
+from fastrecord.look.values import CROP_INDEX, CROP_READY
 from fastrecord.store.address import Url
 
 # Number of records sampled to identify the images of a file.

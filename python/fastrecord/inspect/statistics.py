@@ -23,8 +23,8 @@ from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.inspect.findings import Answer
-from fastrecord.look.image_head import CROP_INDEX, CROP_READY, image_format, read_jpeg_head
 from fastrecord.look.pictures import PIL_ERRORS, unwarned
+from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
 
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from fastrecord.store.supply import Supply
 
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
-_HEAD = 1 << 16
+_SHORT_HEAD, _HEAD = 1 << 13, 1 << 16
 _MOST_PIXELS = 89_478_485
 # Maximum number of records with equal checksums whose values are compared.
 _COMPARED = 4096
+_RATIOS = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1", (4, 2): "4:1:0"}
 _BINS = 40
 _COMMON_SIZES = 5
 
@@ -303,17 +304,16 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
             data = reader.get(record, name, verify=False)
             if data is None:
                 continue
-            found = image_format(bytes(data[:16]))
             size = image_size(data)
-            jpeg = read_jpeg_head(data) if found == "JPEG" else None
-            mode = jpeg.mode if jpeg is not None else _mode(data, size)
-            formats[found] += 1
-            unreadable += mode is None
-            modes.update([] if mode is None else [mode])
+            head = _head(data, size)
+            formats[image_format(bytes(data[:16]))] += 1
             sides += [] if size is None else [size]
-            if jpeg is not None:
-                subsampling.update([] if jpeg.subsampling is None else [jpeg.subsampling])
-                progressive += jpeg.progressive
+            if head is None:
+                unreadable += 1
+                continue
+            modes[head.mode] += 1
+            subsampling.update(_subsampling(head))
+            progressive += bool(head.info.get("progressive"))
     if kind.name == "bytes" and 2 * formats["other"] >= formats.total():
         return None
     if kind.name == "image":
@@ -343,17 +343,26 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
     )
 
 
-def _mode(data: memoryview, size: tuple[int, int] | None) -> str | None:
-    """Return Pillow's mode of an image; None if it cannot read the header."""
+def _head(data: memoryview, size: tuple[int, int] | None) -> Image.Image | None:
+    """Return an image of which Pillow has read the header alone; None if it cannot."""
     if size is not None and size[0] * size[1] > _MOST_PIXELS:
         return None
-    for part in (data[:_HEAD], data):  # some formats have their header at the end
+    for part in (data[:_SHORT_HEAD], data[:_HEAD], data):  # some formats have their header at the end
         try:
             with Image.open(io.BytesIO(part)) as image:
-                return image.mode
+                return image
         except PIL_ERRORS:
             continue
     return None
+
+
+def _subsampling(image: Image.Image) -> list[str]:
+    """Return how much coarser the colours of a JPEG are than its first component; empty for others, and grey."""
+    factors = [(across, down) for _, across, down, _ in getattr(image, "layer", [])]
+    if len(factors) < 3:
+        return []
+    across, down = factors[0][0] / factors[1][0], factors[0][1] / factors[1][1]
+    return [_RATIOS.get((across, down), f"{across:g} x {down:g}")]
 
 
 def _classes(shards: Shards) -> ClassStats | None:

@@ -48,15 +48,14 @@ class Gpu:
     rates: dict[str, Rate]
     link: float
     link_source: str
-    fixed: float
-    fixed_source: str
+    fixed: float = 0.0222
+    fixed_source: str = "not published: the V100's"
 
 
 _TF = "TensorFlow, docs_src/performance/benchmarks.md, May 2017, synthetic data"
 _NVIDIA = "NVIDIA/DeepLearningExamples"
 _PYTORCH = f"{_NVIDIA}, PyTorch/Classification/ConvNets/resnet50v1.5/README.md"
 _LAMBDA = "lambdal/deeplearning-benchmark, pytorch/pytorch-train-throughput"
-_UNKNOWN = "not published: the V100's"
 _TF_NVIDIA = f"{_NVIDIA}, TensorFlow/Classification/ConvNets/resnet50v1.5/README.md"
 
 GPUS = {
@@ -95,15 +94,11 @@ GPUS = {
         },
         300e9,
         "NVLink 3, 12 links",
-        0.0222,
-        _UNKNOWN,
     ),
     "H100": Gpu(
         {"fp32": Rate(1893, 640, f"{_LAMBDA}-fp32.csv, Dell, SXM5; the batch of its other GPUs of 80 GB")},
         450e9,
         "NVLink 4, 18 links, NVSwitch",
-        0.0222,
-        _UNKNOWN,
     ),
     "H100-PCIE": Gpu(
         {
@@ -112,12 +107,10 @@ GPUS = {
         },
         63e9,
         "PCIe 5.0 x16",
-        0.0222,
-        _UNKNOWN,
     ),
-    "H200": Gpu({}, 450e9, "NVLink 4, 18 links, NVSwitch", 0.0222, _UNKNOWN),
-    "B200": Gpu({}, 900e9, "NVLink 5, 18 links, NVSwitch", 0.0222, _UNKNOWN),
-    "L40S": Gpu({}, 31.5e9, "PCIe 4.0 x16", 0.0222, _UNKNOWN),
+    "H200": Gpu({}, 450e9, "NVLink 4, 18 links, NVSwitch"),
+    "B200": Gpu({}, 900e9, "NVLink 5, 18 links, NVSwitch"),
+    "L40S": Gpu({}, 31.5e9, "PCIe 4.0 x16"),
 }
 
 

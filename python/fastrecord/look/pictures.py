@@ -21,8 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fastrecord._core import image_size
 from fastrecord.errors import Code
-from fastrecord.look.image_head import image_format
-from fastrecord.look.values import widened
+from fastrecord.look.values import image_format, widened
 from fastrecord.schema import FieldType
 
 # Exceptions that Pillow's plugins raise for broken images.

@@ -9,13 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import image_size
-from fastrecord.look.image_head import image_format
 from fastrecord.schema import FieldType
 from fastrecord.terminal import bytes_text
+
+# Kinds of the side bytes of an image: docs/format.md.
+CROP_READY = 1
+CROP_INDEX = 2
 
 # Items of an array or a list, and bytes, that a summary repeats.
 _ITEMS = 8
 _BYTES = 16
+
+
+def image_format(head: bytes) -> str:
+    """Return the usual name of an image's type."""
+    known = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WebP", b"GIF8": "GIF", b"BM": "BMP", b"P6": "PPM"}
+    return next((name for start, name in known.items() if head.startswith(start)), "other")
 
 
 def widened(values: NDArray[Any], kind: FieldType) -> NDArray[Any]:
