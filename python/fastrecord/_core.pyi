@@ -10,6 +10,15 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from fastrecord.errors import (
+    CorruptFileError,
+    DecodeError,
+    FastRecordError,
+    LockedError,
+    NoCommitError,
+    SchemaError,
+    UnsupportedVersionError,
+)
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 
@@ -54,7 +63,6 @@ __all__ = [
     "draw_crops",
     "draw_mixed",
     "draw_weighted",
-    "error_code",
     "example_names",
     "field_parts",
     "find_tfrecords",
@@ -80,21 +88,6 @@ __all__ = [
 __version__: str
 FORMAT_VERSION: int
 
-class FastRecordError(Exception):
-    record: int | None
-    """The record in its file, if the error is about one value; None in a worker process's copy."""
-    @property
-    def code(self) -> str | None:
-        """The error's code, such as "FR302"; None without a code. docs/errors.md explains them."""
-
-class CorruptFileError(FastRecordError): ...
-class NoCommitError(CorruptFileError): ...
-class SchemaError(FastRecordError): ...
-class LockedError(FastRecordError): ...
-class DecodeError(FastRecordError): ...
-class UnsupportedVersionError(FastRecordError): ...
-
-def error_code(error: object) -> str | None: ...
 def deliver_events(*, last: bool = False) -> None: ...
 
 _Verify: TypeAlias = Literal["once"] | bool
@@ -237,7 +230,7 @@ class Writer:
         *,
         on_error: str = "raise",
         recode: Recode | None = None,
-    ) -> list[tuple[int, str]]: ...
+    ) -> list[tuple[int, Exception]]: ...
     def append_images(
         self,
         field: str,
@@ -246,7 +239,7 @@ class Writer:
         *,
         on_error: str = "raise",
         recode: Recode | None = None,
-    ) -> list[tuple[int, str]]: ...
+    ) -> list[tuple[int, Exception]]: ...
     def add_field(self, name: str, type: FieldType) -> Filler: ...  # noqa: A002
     def drop_field(self, name: str) -> None: ...
     def commit(self) -> int: ...

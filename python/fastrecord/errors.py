@@ -1,23 +1,101 @@
-"""`Code`: the codes that end error messages; and functions that handle such messages.
+"""The exceptions of fastrecord, and `Code`, the table of their codes.
 
-`scripts/error_codes.py` copies the table into docs/errors.md.
+An exception holds what it says as values, and joins them in `__str__` alone. `scripts/error_codes.py` copies the
+table into docs/errors.md.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from enum import StrEnum
-from typing import Self, cast
+from typing import Any, Self
 
-from fastrecord._core import (
-    CorruptFileError,
-    DecodeError,
-    FastRecordError,
-    LockedError,
-    NoCommitError,
-    SchemaError,
-    UnsupportedVersionError,
-    error_code,
-)
+_CODE = re.compile(r"\[(FR\d{3})\]\s*$", re.MULTILINE)
+
+
+class FastRecordError(Exception):
+    """Base class of the errors of fastrecord. Its message has the place, the text, the way out and the code.
+
+    A worker of a `DataLoader` passes on the message alone: the code is then read from it.
+
+    Attributes:
+        code: The code, such as "FR302", which docs/errors.md explains; None without a code.
+        text: What is wrong.
+        path: The file that it is about; None if the text names it, or there is none.
+        record: The number of the record in its file; None if it is not about one record.
+        field: The field of the value; None if it is not about one value.
+        key: The key of the record, if it is known.
+        way_out: What to do, unless the text says it.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        code: str | None = None,
+        path: str | None = None,
+        record: int | None = None,
+        field: str | None = None,
+        *,
+        key: str | None = None,
+        way_out: str | None = None,
+    ) -> None:
+        super().__init__(text)
+        if code is None and (code := code_of(text)) is not None:
+            text = text.rstrip().removesuffix(f" [{code}]")
+        self.code, self.text, self.way_out = code, text, way_out
+        self.path, self.record, self.field, self.key = path, record, field, key
+
+    def __str__(self) -> str:
+        """Return the message."""
+        record = None if self.record is None else f"record {self.record}"
+        key = None if self.key is None else f"key {self.key!r}"
+        field = None if self.field is None else f"field {self.field}"
+        place = ", ".join(filter(None, (record, key, field)))
+        message = ": ".join(filter(None, (self.path, place, self.text, self.way_out)))
+        return message if self.code is None else f"{message} [{self.code}]"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class CorruptFileError(FastRecordError):
+    """Bytes break the format, or a checksum differs."""
+
+
+class NoCommitError(CorruptFileError):
+    """The file's writer was stopped before its first commit."""
+
+
+class SchemaError(FastRecordError):
+    """A schema is not allowed, or a value does not fit it."""
+
+
+class LockedError(FastRecordError):
+    """Another writer has the file open."""
+
+
+class DecodeError(FastRecordError):
+    """Bytes are not an image, or one that cannot be decoded."""
+
+    output: int  # of the loader, set by `Load.make_of`
+
+
+class UnsupportedVersionError(FastRecordError):
+    """The file was written by a newer fastrecord."""
+
+
+def parsed(message: str) -> FastRecordError:
+    """Return the error of a message in a report."""
+    return FastRecordError(message)
+
+
+def code_of(text: str) -> str | None:
+    """Return the code of a message: the last one that ends a line, as in a traceback; None without a code."""
+    found = _CODE.findall(text)
+    return found[-1] if found else None
+
 
 _Kind = type[Exception]
 
@@ -41,11 +119,15 @@ class Code(StrEnum):
         member.meaning, member.way_out = meaning, way_out
         return member
 
-    def error(self, message: str, *, record: int | None = None) -> FastRecordError:
-        """Return an error of the code's first class; the code ends its message, which names `record`."""
-        error = cast(FastRecordError, self.kinds[0](self.text(message)))
-        error.record = record
-        return error
+    def error(self, text: str, **place: Any) -> FastRecordError:
+        """Return an error of the code's class, which is one of fastrecord's.
+
+        Args:
+            text: What is wrong.
+            place: Other attributes of a `FastRecordError`.
+        """
+        kind = self.kinds[0]
+        return kind(text, str(self), **place) if issubclass(kind, FastRecordError) else kind(self.text(text))
 
     def text(self, message: str) -> str:
         """Return a message with the code at its end."""
@@ -436,40 +518,11 @@ class Code(StrEnum):
     # fmt: on
 
 
-def plain(error: FastRecordError) -> str:
-    """Return an error's message without its code, for use in another message."""
-    return str(error).removesuffix(f" [{error.code}]")
-
-
-def extended(error: FastRecordError, more: str) -> str:
-    """Return an error's message with more text before its code."""
-    return with_more(str(error), more)
-
-
-def extend(error: FastRecordError, more: str) -> FastRecordError:
-    """Return an error about the same record, with more text before its code."""
-    longer = type(error)(extended(error, more))
-    longer.record = error.record
-    return longer
-
-
-def with_more(message: str, more: str) -> str:
-    """Return a message with more text before its code, if it has one."""
-    text = message.removesuffix(f" [{error_code(message)}]")
-    return f"{text}{more}{message.removeprefix(text)}"
-
-
 def system_text(error: OSError) -> str:
     """Return the message of a system error in one line: the file and the reason."""
     if error.filename is None or not error.strerror:
         return str(error)
-    # The core adds this itself for the files that it opens.
-    found = not isinstance(error, FileNotFoundError) or error.strerror.startswith(("it is", "does not"))
-    remote = "://" in str(error.filename) and not found
-    reason = "it is not a file of this machine: FastRecordDataset reads URLs (s3, gs, az, https, file)"
-    return f"{error.filename}: {reason if remote else error.strerror}"
-
-
-def codes_of(messages: list[str]) -> list[str | None]:
-    """Return the code at the end of each message; None for system errors and others without one."""
-    return [error_code(message) for message in messages]
+    reason = error.strerror
+    if "://" in str(error.filename) and reason == os.strerror(errno.ENOENT):
+        reason = "it is not a file of this machine: FastRecordDataset reads URLs (s3, gs, az, https, file)"
+    return f"{error.filename}: {reason}"

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord import _core
 from fastrecord.cli import cli
+from fastrecord.errors import code_of
 from scripts.cli_options import with_tables
 from tests.conftest import encode, folder_records
 from tests.support import programs
@@ -467,7 +467,7 @@ def test_verify_names_the_damaged_record_and_has_exit_status_1(packed: Path, tmp
     assert result.stderr.startswith(f"error: {path}: record 6, field image: stored CRC")
     assert result.stderr.endswith(" [FR302]\n")
     assert " (key " in result.stderr
-    assert _core.error_code(result.stderr) == "FR302"
+    assert code_of(result.stderr) == "FR302"
     assert result.stdout.splitlines()[1] == f"{path}: damaged: 1 error"
     first, second = (json.loads(line) for line in run("verify", "--json", packed, path).stdout.splitlines())
     assert (first["ok"], second["ok"], len(second["errors"])) == (True, False, 1)

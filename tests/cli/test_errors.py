@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.errors import Code, codes_of, extended, plain, with_more
+from fastrecord.errors import Code, code_of
 from scripts.error_codes import with_tables
 from tests.conftest import write_bytes, write_images
 from tests.support.commands import failed, run
@@ -55,8 +55,7 @@ def test_every_error_that_is_raised_takes_its_code_and_class_from_the_table() ->
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
-                # extended() keeps the code of another error.
-                assert ast.unparse(node.args[0]).startswith("extended("), f"{path}:{node.lineno}"
+                assert path.name == "errors.py", f"{path}:{node.lineno}"
     assert isinstance(Code.NO_CLASSES.error("none"), fr.SchemaError)
     assert str(Code.NO_CLASSES.error("none")) == "none [FR420]"
 
@@ -70,28 +69,41 @@ def test_an_error_says_its_code_and_keeps_it_in_copies_and_pickles(tmp_path: Pat
             assert (type(other), other.code) == (fr.CorruptFileError, "FR302")
         with pytest.raises(IndexError, match=r"the file has 2 records$") as plain_error:
             reader[2]
-        assert not hasattr(plain_error.value, "code")
+        assert plain_error.value.code == "FR801"  # type: ignore[attr-defined]
     with pytest.raises(FileNotFoundError) as missing:
         fr.Reader(tmp_path / "none.frec")
     assert "FR" not in str(missing.value)
+    assert missing.value.code == "FR101"  # type: ignore[attr-defined]
 
 
 def test_errors_of_users_have_no_code() -> None:
     assert fr.FastRecordError("mine").code is None
     assert fr.SchemaError().code is None
     assert fr.SchemaError("FR302 [FR3020] [FR302] and so on").code is None
-    with pytest.raises(AttributeError):
-        fr.FastRecordError("mine").code = "FR101"  # type: ignore[misc]
 
 
-def test_more_text_stands_before_the_code() -> None:
-    error = fr.DecodeError("a.frec: no image [FR501]")
-    assert (plain(error), extended(error, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b' [FR501]")
-    other = fr.DecodeError("a.frec: no image")
-    assert (plain(other), extended(other, ", key 'b'")) == ("a.frec: no image", "a.frec: no image, key 'b'")
-    assert with_more("a.frec: no image [FR501]", " (key b)") == "a.frec: no image (key b) [FR501]"
-    assert with_more("a.frec: no image", " (key b)") == "a.frec: no image (key b)"
-    assert codes_of(["one [FR101]", "two"]) == ["FR101", None]
+def test_an_error_has_its_place_and_its_way_out_as_values(tmp_path: Path) -> None:
+    with fr.Reader(corrupt(tmp_path / "a.frec")) as reader, pytest.raises(fr.CorruptFileError) as caught:
+        reader.get(1, "data", verify=True)
+    error = caught.value
+    assert (error.path, error.record, error.field, error.way_out) == (reader.path, 1, "data", None)
+    assert error.text.startswith("stored CRC")
+    assert str(error) == f"{reader.path}: record 1, field data: {error.text} [FR302]"
+    error.key, error.way_out = "b", "copy it again"
+    assert str(error) == f"{reader.path}: record 1, key 'b', field data: {error.text}: copy it again [FR302]"
+    (tmp_path / "b.frec").write_bytes(b"text" * 2000)
+    with pytest.raises(fr.CorruptFileError) as whole:
+        fr.Reader(tmp_path / "b.frec")
+    assert (whole.value.path, whole.value.record) == (str(tmp_path / "b.frec"), None)
+    assert whole.value.text.startswith("not a .frec file")
+
+
+def test_an_error_of_its_message_alone_has_the_code_of_its_last_line_with_one() -> None:
+    error = fr.DecodeError("a [FR101].frec: no image [FR501]")
+    assert (error.text, error.code) == ("a [FR101].frec: no image", "FR501")
+    assert str(error) == "a [FR101].frec: no image [FR501]"
+    assert code_of("one [FR301]\n  two [FR302]\nthree\n") == "FR302"
+    assert code_of("[FR30] FR301 [FR3010] [FRabc]") is None
 
 
 def test_the_code_survives_the_way_out_of_a_worker(tmp_path: Path) -> None:
@@ -102,7 +114,7 @@ def test_the_code_survives_the_way_out_of_a_worker(tmp_path: Path) -> None:
     assert caught.value.code == "FR302"
 
 
-def test_errors_of_the_loader_have_codes_after_the_key(tmp_path: Path) -> None:
+def test_errors_of_the_loader_name_the_key(tmp_path: Path) -> None:
     content = bytearray(write_images(tmp_path / "a.frec", [0, 1, 0, 1]).read_bytes())
     with fr.Reader(tmp_path / "a.frec") as reader:
         at = content.index(bytes(reader[1]["image"]))
@@ -110,14 +122,14 @@ def test_errors_of_the_loader_have_codes_after_the_key(tmp_path: Path) -> None:
     (tmp_path / "a.frec").write_bytes(content)
     dataset, unchecked = (fr.FastRecordDataset(tmp_path / "a.frec", verify=verify) for verify in (True, False))
     image = fr.transforms.CenterCrop(16, resize=16)
-    with pytest.raises(fr.CorruptFileError, match=r", key 'a/1' \[FR302\]$") as caught:
+    with pytest.raises(fr.CorruptFileError, match=r"record 1, key 'a/1', field image: .*\[FR302\]$") as caught:
         list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image))
     assert caught.value.code == "FR302"
-    with pytest.raises(fr.DecodeError, match=r", key 'a/1' \[FR501\]$"):
+    with pytest.raises(fr.DecodeError, match=r"record 1, key 'a/1', field image: .*\[FR501\]$"):
         list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, image=image))
     loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image, on_error="skip")
     assert [len(labels) for _, labels in loader] == [3]
-    assert [codes_of([record.reason]) for record in loader.skipped] == [["FR302"]]
+    assert [code_of(record.reason) for record in loader.skipped] == ["FR302"]
     assert torch.tensor(loader.dataset.targets).tolist() == [0, 1, 0, 1]
 
 

@@ -80,12 +80,12 @@ def test_skip_leaves_bad_files_out_and_says_which_and_why(tmp_path: Path) -> Non
         skipped = writer.append_files("image", paths, {"label": range(8)}, on_error="skip")
         assert len(writer) == 3
     assert [position for position, _ in skipped] == [1, 2, 4, 5, 6]
-    reasons = dict(skipped)
-    assert all(str(paths[position]) in reason for position, reason in skipped)
+    reasons = {position: str(error) for position, error in skipped}
+    assert all(str(paths[position]) in reason for position, reason in reasons.items())
     assert "No such file" in reasons[1]
     assert "irectory" in reasons[2]
     assert "not a regular file" in reasons[4]
-    assert "No such file" in reasons[5]
+    assert "the link leads to a file that does not exist" in reasons[5]
     reader = fr.Reader(tmp_path / "a.frec")
     assert reader.column("label").tolist() == [0, 3, 7]
     assert reader.verify()["ok"]
@@ -132,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path: Path) -> No
     """
     first, second = run_child(script, tmp_path).splitlines()
     assert first == "secret"
-    assert second == "[(0, 'secret: Permission denied (os error 13)')]"
+    assert second == "[(0, PermissionError(13, 'Permission denied'))]"
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0
 
 

@@ -55,7 +55,8 @@ def test_images_in_memory_are_stored_as_the_same_files_are(tmp_path: Path, optio
         from_memory = writer.append_images("image", images, values, on_error="skip", recode=fr.Recode(**options))
         assert (writer.recoded, writer.foreign) == counts
     assert contents(tmp_path / "memory.frec") == contents(tmp_path / "files.frec")
-    assert [(i, f"{paths[i]}: {reason}") for i, reason in from_memory] == from_files
+    for error, of_file in zip(from_memory, from_files, strict=True):
+        assert (error[0], error[1].text, of_file[1].path) == (of_file[0], of_file[1].text, str(paths[error[0]]))
     assert [i for i, _ in from_memory] == [len(IMAGES) + 1, len(IMAGES) + 2]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fastrecord._core import FastRecordError, __version__, deliver_events, error_code
+from fastrecord._core import FastRecordError, __version__, deliver_events
 from fastrecord.cli.text import say, unwritten
 from fastrecord.errors import Code, system_text
 from fastrecord.store.address import without_secrets
@@ -96,7 +96,7 @@ class _Commands(click.Group):
             _tell(f"error: {describe(err)}", err)
             ctx.exit(1)
         except RuntimeError as err:
-            if error_code(str(err)) != Code.THREADS:
+            if getattr(err, "code", None) != Code.THREADS:
                 raise
             _tell(f"error: {err}", err)
             ctx.exit(1)

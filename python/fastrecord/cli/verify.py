@@ -16,7 +16,7 @@ from fastrecord.cli.options import path_type, quiet_option
 from fastrecord.cli.sources import SHARDS_AT_ONCE, is_one_file
 from fastrecord.cli.text import bytes_text, progress_of_total, say
 from fastrecord.dataset.manifest import NAME
-from fastrecord.errors import codes_of, with_more
+from fastrecord.errors import code_of, parsed
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
 from fastrecord.store.threads import in_order
@@ -82,7 +82,7 @@ def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
     except (FastRecordError, OSError) as err:
         say(f"error: {describe(err)}", err=True)
         if as_json:
-            say(json.dumps({"file": path, "ok": False, "errors": [describe(err)], "codes": codes_of([describe(err)])}))
+            say(json.dumps({"file": path, "ok": False, "errors": [describe(err)], "codes": [code_of(describe(err))]}))
         else:
             say(f"{path}: cannot be read")
         return False
@@ -110,7 +110,7 @@ def _data_set(path: str, *, deep: bool, quiet: bool, as_json: bool) -> bool:
     if as_json:
         about = {"file": path, "ok": ok, "records": records, "bytes": size, "shards": len(paths)}
         if refused is not None:
-            about |= {"errors": [refused], "codes": codes_of([refused])}
+            about |= {"errors": [refused], "codes": [code_of(refused)]}
         say(json.dumps(about | {"damaged_shards": damaged, "findings": [one.to_dict() for one in findings]}))
     elif ok:
         manifest = "" if named is None else f", as its {NAME} names them"
@@ -151,15 +151,16 @@ def _report(
     file: str, result: dict[str, Any], opened: bool, *, deep: bool, as_json: bool, good_too: bool
 ) -> dict[str, Any]:
     """Print the report on a file; return it."""
-    result["codes"] = codes_of(result["errors"])
+    result["codes"] = [code_of(error) for error in result["errors"]]
     if as_json:
         say(json.dumps(result))
         return result
     keys = {value["error"]: value["key"] for value in result["damaged"]}
     for error in result["errors"]:
         key = keys.get(error)
-        line = error if key is None else with_more(error, f" (key {key})")
-        say(f"error: {line}", err=True)
+        said = parsed(error)
+        said.text += "" if key is None else f" (key {key})"
+        say(f"error: {said}", err=True)
     images = f", {result['decoded']:,} images decoded" if deep else ""
     if result["undecoded"]:
         images += (

@@ -6,7 +6,7 @@ Does not crop or resize; the loader does.
 from __future__ import annotations
 
 import io
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from torch.utils.data import get_worker_info
 
 from fastrecord._core import DecodeError, FastRecordError, Reader, decode_records
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code, extend, extended
+from fastrecord.errors import Code
 from fastrecord.look.pictures import PIL_ERRORS, narrow
-from fastrecord.schema.roles import key_suffix
+from fastrecord.schema.roles import read_key
 
 _ORIENTATION = 0x0112
 _TURN_BACK = {
@@ -32,18 +32,16 @@ _TURN_BACK = {
 }
 
 
-def place(reader: Reader, record: int, field: str) -> str:
-    """Return the location of a value for an error message."""
-    return f"{reader.path}: record {record}{key_suffix(reader, record)}, field {field}"
+def place(reader: Reader, record: int, field: str) -> dict[str, Any]:
+    """Return the location of a value, as an error has it."""
+    return {"path": reader.path, "record": record, "field": field, "key": read_key(reader, record)}
 
 
-def if_bytes(reader: Reader, field: str, code: str | None) -> str:
-    """Return a hint for an error about bytes that are no image, if their field has images by default."""
+def if_bytes(reader: Reader, field: str, code: str | None) -> str | None:
+    """Return the way out of an error about bytes that are no image, if their field has images by default."""
     if reader.schema[field].name != "bytes" or code not in (Code.UNKNOWN_IMAGE, Code.PILLOW):
-        return ""
-    return (
-        f"; a field of type bytes is taken for images if there is no other: fields=({field!r}, ...) reads it as it is"
-    )
+        return None
+    return f"a field of type bytes is taken for images if there is no other: fields=({field!r}, ...) reads it as it is"
 
 
 def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image.Image:
@@ -57,13 +55,15 @@ def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image
         with Image.open(io.BytesIO(payload)) as image:
             return narrow(as_stored(image), image.format or "image", "reject").convert("RGB")
     except DecodeError as error:
-        way_out = ": give decode=fastrecord.Decoding(sixteen_bit=...), or decode=None for the bytes"
-        raise type(error)(f"{place(reader, record, field)}: {extended(error, way_out)}") from None
+        vars(error).update(place(reader, record, field))
+        error.way_out = "give decode=fastrecord.Decoding(sixteen_bit=...), or decode=None for the bytes"
+        raise
     except UnidentifiedImageError:
         reason = f"no known image type: {len(payload)} bytes that begin with {payload[:8]!r}"
     except PIL_ERRORS as error:
         reason = f"{type(error).__name__}: {error}"
-    raise Code.PILLOW.error(f"{place(reader, record, field)}: {reason}{if_bytes(reader, field, Code.PILLOW)}")
+    way_out = if_bytes(reader, field, Code.PILLOW)
+    raise Code.PILLOW.error(reason, **place(reader, record, field), way_out=way_out)
 
 
 def as_stored(image: Image.Image) -> Image.Image:
@@ -97,5 +97,6 @@ def decode_native(
             # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, decoding=decoding, verify=verify)[0] for one in one_by_one]
-        raise extend(error, key_suffix(reader, int(records[0])) + if_bytes(reader, field, error.code)) from None
+        error.key, error.way_out = read_key(reader, int(records[0])), if_bytes(reader, field, error.code)
+        raise
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]

@@ -20,8 +20,8 @@ from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.values import as_tensors, is_number, read_values
-from fastrecord.errors import Code, extend
-from fastrecord.schema.roles import key_suffix
+from fastrecord.errors import Code
+from fastrecord.schema.roles import read_key
 
 Rows = NDArray[np.int64]
 # Field -> tensor (N, ...), or the N values in order.
@@ -113,7 +113,8 @@ class SampleReader:
                 read_values(self._shards, np.array([row]), names, verify=self._verify)
             except CorruptFileError as own:
                 shard, record = self._shards.locate(int(row))
-                return extend(own, key_suffix(self._shards.readers[shard], record))
+                own.key = read_key(self._shards.readers[shard], record)
+                return own
         return error
 
     def _images(self, rows: Rows, field: str) -> Iterable[Any]:
@@ -142,7 +143,8 @@ class SampleReader:
             # the CRC.
             payload = reader.get(record, field, verify=self._verify, copy=True)
         except CorruptFileError as error:
-            raise extend(error, key_suffix(reader, record)) from None
+            error.key = read_key(reader, record)
+            raise
         if payload is None:
-            raise Code.NO_IMAGE.error(f"{place(reader, record, field)}: the record has no image")
+            raise Code.NO_IMAGE.error("the record has no image", **place(reader, record, field))
         return payload if self._decode is None else decode_pil(payload, reader, record, field)

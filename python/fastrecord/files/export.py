@@ -14,7 +14,7 @@ from typing import Any
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.checks import integer
 from fastrecord.dataset.shards import Paths, find_files
-from fastrecord.errors import Code, extend
+from fastrecord.errors import Code
 from fastrecord.files.copy_job import Progress, open_source
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.read_ahead import read_ahead
@@ -309,9 +309,9 @@ def _measure(path: str) -> tuple[int, int]:
 
 def _told(err: Exception, staging: Staging) -> Exception:
     """Return an error as the caller should see it: with the path that was given, and the way out."""
-    if isinstance(err, FastRecordError) and err.code in (Code.NO_VALUE, Code.CANNOT_HOLD) and "--drop" not in str(err):
-        return extend(err, ": `--drop` (drop=) leaves the field out")
     if isinstance(err, FastRecordError):
+        if err.code in (Code.NO_VALUE, Code.CANNOT_HOLD) and err.way_out is None:
+            err.way_out = "`--drop` (drop=) leaves the field out"
         return err
     module = type(err).__module__.partition(".")[0]
     if module != "builtins" or isinstance(err, RuntimeError) or getattr(err, "errno", 0) in (None, errno.EIO):

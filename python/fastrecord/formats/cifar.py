@@ -107,7 +107,7 @@ class _Files:
         try:
             found = plain(self.read(name), views=True)
         except PickleError as err:
-            raise Code.PICKLE.error(f"{self.place(name)}: {err.reason}") from err
+            raise Code.PICKLE.error(f"{self.place(name)}: {err.text}") from err
         return {_str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 

@@ -427,7 +427,8 @@ class Hdf5Destination(Destination):
                     if "\0" in (each if kind.name == "string" else "\0")
                 )
                 raise Code.CANNOT_HOLD.error(
-                    f"record {number:,}, field {name!r}: HDF5 cannot hold {str(value)[:40]!r} ({err}): --drop {name}"
+                    f"record {number:,}, field {name!r}: HDF5 cannot hold {str(value)[:40]!r} ({err})",
+                    way_out=f"--drop {name}",
                 ) from err
         self._written = end
 

@@ -755,8 +755,8 @@ def _names(schema: Schema, layout: str) -> dict[str, str]:
         has = "an image and a text as the key" if layout == "image" else "an image and a number"
         raise Code.CANNOT_HOLD.error(
             f"--set values={layout}: its records have {has}, and nothing else; here are "
-            f"{', '.join(f'{name} ({kind})' for name, kind in schema.items())}: "
-            f"{' '.join(f'--drop {name}' for name in rest) or 'leave out --set values'}"
+            f"{', '.join(f'{name} ({kind})' for name, kind in schema.items())}",
+            way_out=" ".join(f"--drop {name}" for name in rest) or "leave out --set values",
         )
     return names
 

@@ -317,8 +317,8 @@ class NumpyDestination(Destination):
         self._card = card.to_json().encode()
         if path.endswith(".npy") and (len(schema) > 1 or next(iter(schema.values())).nbytes is None):
             raise Code.CANNOT_HOLD.error(
-                f"{os.path.basename(path)}: an .npy file holds one field of numbers or of arrays of one shape: write "
-                "an .npz file, a folder, or --drop the other fields"
+                f"{os.path.basename(path)}: an .npy file holds one field of numbers or of arrays of one shape",
+                way_out="write an .npz file, a folder, or --drop the other fields",
             )
         self.begin(path)
 

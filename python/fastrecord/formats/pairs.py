@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any
 
 from fastrecord._core import DecodeError, decode_image, default_threads
-from fastrecord.errors import Code, plain
+from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Rows, Setting, Source, SourceField
 from fastrecord.interchange.files.image_files import BAD_WAY_OUT
 from fastrecord.interchange.files.listing import UNREADABLE
@@ -193,7 +193,7 @@ class PairSource(Source):
             except OSError as err:
                 return f"{side}: {UNREADABLE}: {err.strerror or err}"
             except DecodeError as err:
-                return f"{side}: {plain(err)}"
+                return f"{side}: {err.text}"
         return values[0], values[1]
 
 

@@ -228,15 +228,15 @@ class RecordIODestination(Destination):
                 label = exact.astype("<f4")
             if not np.array_equal(label.astype(exact.dtype), exact, equal_nan=exact.dtype.kind == "f"):
                 raise Code.CANNOT_HOLD.error(
-                    f"record {number}, field label: {value!r} is no float32, as labels are: leave it out with "
-                    "`--drop label`"
+                    f"record {number}, field label: {value!r} is no float32, as labels are",
+                    way_out="leave it out with `--drop label`",
                 )
             if label.ndim == 0:
                 yield 0, float(label), b""
             elif not label.size:
                 raise Code.CANNOT_HOLD.error(
-                    f"record {number}, field label: it has no numbers, and at least one is needed: leave it out with "
-                    "`--drop label`"
+                    f"record {number}, field label: it has no numbers, and at least one is needed",
+                    way_out="leave it out with `--drop label`",
                 )
             else:
                 yield label.size, 0.0, label.tobytes()
@@ -260,7 +260,9 @@ def _ids(columns: Mapping[str, Sequence[Any]], name: str, default: Sequence[int]
     values = [int(value) for value in columns[name]] if name in columns else default
     for number, value in enumerate(values, start):
         if value < 0:
-            raise Code.CANNOT_HOLD.error(f"record {number}, field {name}: {value} is negative: `--drop {name}`")
+            raise Code.CANNOT_HOLD.error(
+                f"record {number}, field {name}: {value} is negative", way_out=f"`--drop {name}`"
+            )
     return values
 
 

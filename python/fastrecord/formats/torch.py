@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -107,7 +108,7 @@ def _open_saved(path: str) -> Shard:
     except Exception as err:  # torch raises what the bytes lead it to
         # Messages of torch advise to load the file unsafely.
         reason = str(err).partition("\n")[0].partition("Weights only load failed")[0].strip() or "it is refused"
-        if "Unsupported" in str(err) or "WeightsUnpickler" in str(err) or type(err).__name__ == "UnpicklingError":
+        if isinstance(err, pickle.UnpicklingError):
             raise Code.PICKLE.error(
                 f"{path}: it holds something else than tensors, which is not run: save the tensors alone, such as "
                 f"torch.save(dataset.tensors, ...) ({_blocked(str(err)) or type(err).__name__})"

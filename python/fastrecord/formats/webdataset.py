@@ -278,7 +278,8 @@ class TarDestination(Destination):
             if key == self._last:
                 raise Code.CANNOT_HOLD.error(
                     f"record {start + at}, field key: {columns['key'][at]!r} is also the key of the record before it, "
-                    "so that both would be one sample: leave the keys out with `--drop key`"
+                    "so that both would be one sample",
+                    way_out="leave the keys out with `--drop key`",
                 )
             self._last = key
             for extension, data in members:

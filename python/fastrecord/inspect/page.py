@@ -21,7 +21,7 @@ from fastrecord.checks import WORD, integer
 from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.dataset.where import find_matching
-from fastrecord.errors import Code, system_text
+from fastrecord.errors import Code
 from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
@@ -233,7 +233,7 @@ class _Items:
             try:
                 value = reader.get(record, name, verify=True, copy=True)
             except (FastRecordError, OSError, MemoryError) as error:
-                values.append({"error": self._fitting(_reason(error, reader), 300)})
+                values.append({"error": self._fitting(_reason(error), 300)})
                 continue
             values.append({"text": self._fitting(short_text(value, kind, self._width), self._width)})
             size += _stored(value, kind)
@@ -265,7 +265,7 @@ class _Items:
                 share = min(most // (others + 1), _PICTURE_BYTES)
                 picture = make_picture(reader.get(record, name, copy=True), self.fields[name], share)
             except (FastRecordError, OSError, MemoryError) as error:
-                found.append({"field": name, "error": _reason(error, reader)[:300]})
+                found.append({"field": name, "error": _reason(error)[:300]})
                 continue
             if picture is not None:
                 most -= len(picture.url) * 3 // 4
@@ -294,9 +294,10 @@ def as_json(value: Any) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _reason(error: BaseException, reader: Reader) -> str:
-    text = system_text(error) if isinstance(error, OSError) else str(error) or type(error).__name__
-    return text.removeprefix(f"{reader.path}: ")
+def _reason(error: BaseException) -> str:
+    if isinstance(error, FastRecordError):
+        error.path = None  # the page names it
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
 
 
 def _stored(value: Any, kind: FieldType) -> int:

@@ -47,7 +47,7 @@ class Destination(ABC):
 
         Raises:
             FastRecordError: the format cannot hold a value; `Code.CANNOT_HOLD.error(...)` with the
-                record's number and field.
+                record's number and field; its `way_out` is by default to drop the field.
             OSError: writing failed.
         """
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastrecord._core import FastRecordError
-from fastrecord.errors import Code, plain
+from fastrecord.errors import Code
 from fastrecord.interchange.format import Format, Found
 from fastrecord.interchange.paths import expand, refuse_pipe
 from fastrecord.interchange.stored import is_folder, is_stored
@@ -108,7 +108,7 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
         f"{path}: of no known format ({inside}): name the format with --format {'|'.join(names())}"
     )
     for reason in broken:
-        error.add_note(plain(reason))
+        error.add_note(reason.text)
     raise error
 
 
@@ -119,7 +119,7 @@ def _loaded() -> tuple[list[Format], list[FastRecordError]]:
         try:
             formats.append(load(name))
         except FastRecordError as err:
-            _log.warning("%s", plain(err))
+            _log.warning("%s", err.text)
             broken.append(err)
     return formats, broken
 

@@ -18,7 +18,7 @@ from fastrecord._core import DecodeError, FastRecordError, Load, Reader, all_lim
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import as_stored
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code, extend
+from fastrecord.errors import Code
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.look.pictures import PIL_ERRORS, narrow
@@ -112,11 +112,13 @@ class Foreign:
             try:
                 picture, name = self._decode(data)
             except DecodeError as error:
-                raise _placed(error, str(error), reader, record, field) from None
+                error.path, error.record, error.field = reader.path, record, field
+                raise
             except PIL_ERRORS as error:
                 if kind is None:
                     raise failure from None
-                raise extend(failure, f", and Pillow does not open it: {_reason(kind, error)}") from None
+                failure.text += f", and Pillow does not open it: {_reason(kind, error)}"
+                raise failure from None
             pictures.append(picture)
             found = found or kind or name
         return pictures, found
@@ -143,8 +145,8 @@ class Foreign:
         try:
             return load.make_of(slot, pictures)
         except DecodeError as error:
-            message, output = error.args
-            raise _placed(error, message, reader, record, self._fields[output]) from None
+            error.path, error.record, error.field = reader.path, record, self._fields[error.output]
+            raise
 
     def _report(self, kinds: Counter[str], records: int, clock: Clock) -> None:
         """Count the decoded images, and warn the first time."""
@@ -158,13 +160,6 @@ class Foreign:
                 'decoding=fastrecord.Decoding(decoder="native") refuses them',
                 stacklevel=2,
             )
-
-
-def _placed(error: DecodeError, message: str, reader: Reader, record: int, field: str) -> DecodeError:
-    """Return an error whose message names the value."""
-    placed = type(error)(f"{reader.path}: record {record}, field {field}: {message}")
-    placed.record = record
-    return placed
 
 
 # The package to install and import for Pillow to support a kind.

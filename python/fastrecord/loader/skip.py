@@ -16,7 +16,7 @@ from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.checks import integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decode import if_bytes
-from fastrecord.errors import Code, extend
+from fastrecord.errors import Code
 from fastrecord.schema.roles import read_key
 
 _log = logging.getLogger("fastrecord.loader")
@@ -164,14 +164,13 @@ class Skipper:
         shard, number = self._dataset.selection.shards.locate(row)
         reader = self._dataset.readers[shard]
         key = read_key(reader, number)
-        named = "" if key is None else f", key {key!r}"
         if isinstance(failure, FastRecordError):
             # The error of a whole file does not name a record.
-            which = f", record {number}" if failure.record is None else ""
-            hint = "" if self._dataset.fields else if_bytes(reader, str(self._dataset.image_field), failure.code)
-            failure = extend(failure, f"{which}{named}{hint}")
-            failure.record = number
+            failure.record, failure.key = number, key
+            if not self._dataset.fields:
+                failure.way_out = if_bytes(reader, str(self._dataset.image_field), failure.code) or failure.way_out
         else:
+            named = "" if key is None else f", key {key!r}"
             failure.add_note(f"{reader.path}: record {number}{named}")
         return failure, SkippedRecord(reader.path, number, key, str(failure))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import FastRecordError, Reader, Writer, foreign_kind
 from fastrecord.dataset.manifest import NAME
-from fastrecord.errors import Code, plain
+from fastrecord.errors import Code
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards
 from fastrecord.files.places import refuse_irregular
@@ -49,8 +48,6 @@ _FILES_BYTES = 64 << 20
 _FILES = range(16, 1025)
 _FIRST_FILES, _FIRST_CHANGED_FILES = 64, 2
 _CHANGED_SECONDS = 0.3
-# What the writer says of the place of a value, which is not the one in the source.
-_PLACE = re.compile(r"^.*?: record \d+, |^images\[\d+\]: ")
 _OF_VALUE = {Code.BAD_VALUE, Code.LARGE_LABEL}
 _OF_IMAGE = {Code.BAD_INPUT_IMAGE, Code.UNKNOWN_IMAGE}
 _Reasons = dict[int, tuple[Code, str]]
@@ -371,7 +368,7 @@ class Packer:
                     # The values of all records are looked at before the first one is appended.
                     return reasons | self._store_one_by_one(rest, numbers[position:], writer)
                 code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
-                reasons[numbers[position + stored]] = code, _PLACE.sub("", plain(err))
+                reasons[numbers[position + stored]] = code, _reason(err)
                 if self.job.bad_files == "stop":
                     break
                 position += stored + 1
@@ -388,9 +385,9 @@ class Packer:
             return []
         files = next((name for name, values in columns.items() if isinstance(values, Files)), None)
         if files is not None:
-            paths, rest = columns[files], {name: values for name, values in columns.items() if name != files}
-            failed = writer.append_files(files, list(paths), rest, on_error="skip", recode=self.job.recode)
-            return [(at, _reason(paths[at], message)) for at, message in failed]
+            rest = {name: values for name, values in columns.items() if name != files}
+            failed = writer.append_files(files, list(columns[files]), rest, on_error="skip", recode=self.job.recode)
+            return [(at, _reason(err)) for at, err in failed]
         image, *others = self.images
         rest = {name: values for name, values in columns.items() if name != image}
         writer.append_images(image, columns[image], rest, recode=self.job.recode)
@@ -436,11 +433,11 @@ def _commit(target: Target, writer: Writer) -> None:
     writer.commit()
 
 
-def _reason(path: str, message: str) -> str:
-    """Return the core's message about a file without its path and the system's error number."""
-    text = message.removeprefix(f"{path}: ")
-    found = re.sub(r" \(os error \d+\)$", "", text)
-    return found if found == text else f"{UNREADABLE}: {found}"
+def _reason(err: Exception) -> str:
+    """Return what is wrong with an input, without the writer's place of it."""
+    if isinstance(err, FastRecordError):
+        return err.text if err.field is None else f"field {err.field}: {err.text}"
+    return f"{UNREADABLE}: {getattr(err, 'strerror', None) or err}"
 
 
 @contextmanager

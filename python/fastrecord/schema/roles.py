@@ -108,12 +108,6 @@ def read_key(reader: Reader, record: int) -> str | None:
         return None
 
 
-def key_suffix(reader: Reader, record: int) -> str:
-    """Return the end of a message about a record: its key, if it has a readable one."""
-    key = read_key(reader, record)
-    return "" if key is None else f", key {key!r}"
-
-
 def image_field(schema: Schema) -> str | None:
     """Return the field of images: `image`, or the first one."""
     images = [name for name, kind in schema.items() if kind.name == "image"]

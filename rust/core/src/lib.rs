@@ -50,7 +50,6 @@ pub use codec::choose::DEFAULT_LEVEL;
 pub use control::Control;
 pub use copy::copier::{Copier, Renumber};
 pub use copy::gather::stored_bytes;
-pub use error::code::code_of;
 pub use error::damage::Damage;
 pub use error::recovery::{Obstacle, Safe};
 pub use error::{Error, Result};

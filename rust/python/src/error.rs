@@ -7,62 +7,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fastrecord_core::image::DecodeError as CoreDecodeError;
-use fastrecord_core::{Control, Damage, Error, Result, code_of};
-use pyo3::create_exception;
-use pyo3::exceptions::{
-    PyException, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError,
-};
+use fastrecord_core::{Control, Damage, Error, Result};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 /// Marks a failed allocation while copying a valid value: a `MemoryError`, not a `SchemaError`.
 pub(crate) const NO_MEMORY: &str = "no memory for a copy of the value";
 
-create_exception!(fastrecord, FastRecordError, PyException, "Base class of the errors of fastrecord.");
-create_exception!(fastrecord, CorruptFileError, FastRecordError, "Bytes break the format, or a checksum differs.");
-create_exception!(
-    fastrecord,
-    NoCommitError,
-    CorruptFileError,
-    "The file's writer was stopped before its first commit."
-);
-create_exception!(fastrecord, SchemaError, FastRecordError, "A schema is not allowed, or a value does not fit it.");
-create_exception!(fastrecord, LockedError, FastRecordError, "Another writer has the file open.");
-create_exception!(fastrecord, DecodeError, FastRecordError, "Bytes are not an image, or one that cannot be decoded.");
-create_exception!(fastrecord, UnsupportedVersionError, FastRecordError, "The file was written by a newer fastrecord.");
-
-/// Return the code at the end of an error's message, such as "FR302", or None. This is
-/// `FastRecordError.code`.
-///
-/// The code comes from the message because a worker process passes on nothing else. In a message of
-/// several lines, such as a worker's traceback, the last line that ends with a code counts.
-#[pyfunction]
-pub(crate) fn error_code(error: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
-    Ok(code_of(&error.str()?.to_string_lossy()).map(str::to_owned))
-}
-
-/// Adds the property `code` to `FastRecordError`, and the default of `record`.
-pub(crate) fn add_code(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    let property = py.import("builtins")?.getattr("property")?;
-    let doc =
-        PyString::new(py, "The error's code, such as \"FR302\": docs/errors.md explains it. None without a code.");
-    let code = property.call1((module.getattr("error_code")?, py.None(), py.None(), doc))?;
-    let class = module.getattr("FastRecordError")?;
-    class.setattr("record", py.None())?;
-    class.setattr("code", code)
-}
-
-/// Appends a code of docs/errors.md to a message.
-pub(crate) fn coded(message: impl std::fmt::Display, code: &str) -> String {
-    format!("{message} [{code}]")
-}
+/// The names of the exceptions of python/fastrecord/errors.py. Each takes its text, its code, and the path, the
+/// record and the field that it is about.
+pub(crate) const EXCEPTIONS: [&str; 7] = [
+    "CorruptFileError",
+    "DecodeError",
+    "FastRecordError",
+    "LockedError",
+    "NoCommitError",
+    "SchemaError",
+    "UnsupportedVersionError",
+];
+pyo3::import_exception!(fastrecord.errors, CorruptFileError);
+pyo3::import_exception!(fastrecord.errors, DecodeError);
+pyo3::import_exception!(fastrecord.errors, FastRecordError);
+pyo3::import_exception!(fastrecord.errors, LockedError);
+pyo3::import_exception!(fastrecord.errors, NoCommitError);
+pyo3::import_exception!(fastrecord.errors, SchemaError);
+pyo3::import_exception!(fastrecord.errors, UnsupportedVersionError);
 
 /// Converts an image decoding error to an exception.
 pub(crate) fn not_decoded(error: &CoreDecodeError) -> PyErr {
     match error {
         CoreDecodeError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
-        _ => DecodeError::new_err(coded(error, error.code())),
+        _ => DecodeError::new_err((error.to_string(), error.code())),
     }
 }
 
@@ -89,10 +65,10 @@ fn os_error(path: PathBuf, source: &io::Error, place: &str, message: String) -> 
             let path = Python::attach(|py| path_text(py, &path).unbind());
             PyOSError::new_err((errno, format!("{text}{place}"), path))
         }
-        None if source.kind() == ErrorKind::UnexpectedEof => CorruptFileError::new_err(format!(
-            "{}: the file ended early: it was truncated while it was being read{place} [FR303]",
-            path.display()
-        )),
+        None if source.kind() == ErrorKind::UnexpectedEof => {
+            let text = format!("the file ended early: it was truncated while it was being read{place}");
+            CorruptFileError::new_err((text, "FR303", path.display().to_string()))
+        }
         None => PyOSError::new_err(message),
     }
 }
@@ -127,20 +103,37 @@ fn is_remote(path: &Path) -> bool {
     })
 }
 
-/// Converts a core error to an exception: the built-in type if there is one, else our own type with
-/// a code. An error about one value has the attribute `record`, which survives pickling.
+/// Converts a core error to an exception: the built-in type if there is one, else one of fastrecord's. Each has the
+/// attributes `code` and `record`, which survive pickling.
 pub(crate) fn to_py(error: Error) -> PyErr {
-    let record = error.place().map(|(record, _)| record);
+    let (code, record) = (error.code(), error.place().map(|(record, _)| record));
     let raised = exception(error);
-    let Some(record) = record else { return raised };
-    Python::attach(|py| match raised.value(py).setattr("record", record) {
-        Ok(()) => raised,
-        Err(other) => other,
+    Python::attach(|py| {
+        let value = raised.value(py);
+        if value.is_instance_of::<FastRecordError>() {
+            return raised;
+        }
+        match value.setattr("code", code).and_then(|()| value.setattr("record", record)) {
+            Ok(()) => raised,
+            Err(other) => other,
+        }
     })
 }
 
 fn exception(error: Error) -> PyErr {
-    let (message, coded) = (error.to_string(), error.coded());
+    let message = error.to_string();
+    let code = error.code();
+    let place = match &error {
+        Error::BadValue { record, field, .. } => Some((*record, field.as_str())),
+        other => other.place(),
+    };
+    let (record, field) = place.map(|(record, field)| (record, field.to_owned())).unzip();
+    let path = error.path().map(|path| path.display().to_string());
+    // What the message begins with, the exception holds as values.
+    let text = path.as_ref().and_then(|path| message.strip_prefix(path)?.strip_prefix(": ")).unwrap_or(&message);
+    let value = place.map(|(record, field)| format!("record {record}, field {field}: "));
+    let text = value.and_then(|value| text.strip_prefix(&value)).unwrap_or(text).to_owned();
+    let said = (text, code, path, record, field);
     match error {
         Error::Io { path, source } => os_error(path, &source, "", message),
         Error::Unreadable { path, place, source } => os_error(path, &source, &format!(" ({place})"), message),
@@ -159,17 +152,17 @@ fn exception(error: Error) -> PyErr {
         }
         Error::Lost { .. } | Error::Replace { .. } => PyOSError::new_err(message),
         Error::NotFrec { .. } | Error::Corrupt { .. } | Error::Truncated { .. } | Error::NothingLeft { .. } => {
-            CorruptFileError::new_err(coded)
+            CorruptFileError::new_err(said)
         }
-        Error::NoCommit { .. } => NoCommitError::new_err(coded),
-        Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(coded),
+        Error::NoCommit { .. } => NoCommitError::new_err(said),
+        Error::Version { .. } | Error::Unsupported { .. } => UnsupportedVersionError::new_err(said),
         Error::OutOfRange { .. } => PyIndexError::new_err(message),
         Error::NoField { .. } => PyKeyError::new_err(message),
         Error::FieldType { .. } => PyTypeError::new_err(message),
         Error::Memory { .. }
         | Error::TooLarge { .. }
         | Error::Value { damage: Damage::Image(CoreDecodeError::Memory { .. }), .. } => PyMemoryError::new_err(message),
-        Error::Threads(_) => PyRuntimeError::new_err(coded),
+        Error::Threads(_) => PyRuntimeError::new_err(format!("{message} [{code}]")),
         Error::ForkedLoader { .. } | Error::LoaderClosed => PyRuntimeError::new_err(message),
         Error::Plan(_) | Error::BufferTooSmall { .. } | Error::ReaderClosed { .. } | Error::WriterClosed { .. } => {
             PyValueError::new_err(message)
@@ -180,13 +173,13 @@ fn exception(error: Error) -> PyErr {
         | Error::SchemaMismatch { .. }
         | Error::AddField { .. }
         | Error::Unfilled { .. }
-        | Error::Filling { .. } => SchemaError::new_err(coded),
-        Error::NotAnImage { .. } | Error::Value { damage: Damage::Image(_), .. } => DecodeError::new_err(coded),
-        Error::Value { .. } => CorruptFileError::new_err(coded),
-        Error::Locked { .. } => LockedError::new_err(coded),
+        | Error::Filling { .. } => SchemaError::new_err(said),
+        Error::NotAnImage { .. } | Error::Value { damage: Damage::Image(_), .. } => DecodeError::new_err(said),
+        Error::Value { .. } => CorruptFileError::new_err(said),
+        Error::Locked { .. } => LockedError::new_err(said),
         // `Error` is non-exhaustive for other crates only. The remaining variants are Missing,
         // WriterFailed, WrongProcess, Replaced.
-        _ => FastRecordError::new_err(coded),
+        _ => FastRecordError::new_err(said),
     }
 }
 

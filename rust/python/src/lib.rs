@@ -73,11 +73,6 @@ mod _core {
     #[pymodule_export]
     use crate::copier::{Copier, stored_bytes};
     #[pymodule_export]
-    use crate::error::{
-        CorruptFileError, DecodeError, FastRecordError, LockedError, NoCommitError, SchemaError,
-        UnsupportedVersionError, error_code,
-    };
-    #[pymodule_export]
     use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
     #[pymodule_export]
     use crate::interchange::{crc32c, example_names, find_tfrecords, read_examples};
@@ -116,7 +111,10 @@ mod _core {
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::logging::install();
-        crate::error::add_code(m)?;
+        let errors = m.py().import("fastrecord.errors")?;
+        for name in crate::error::EXCEPTIONS {
+            m.add(name, errors.getattr(name)?)?;
+        }
         m.add("FORMAT_VERSION", fastrecord_core::FORMAT_VERSION)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -17,7 +17,7 @@ use crate::convert::buffers::{BatchMemory, lend, release_lent};
 use crate::convert::images::options_from;
 use crate::convert::indices::positions as numbers;
 use crate::convert::verify::Check;
-use crate::error::{DecodeError, coded, to_py, without_gil};
+use crate::error::{not_decoded, to_py, without_gil};
 use crate::image::array;
 use crate::logging::{deliver, delivered, follow};
 use crate::read::reader::Reader;
@@ -332,7 +332,7 @@ impl Load {
     ///     For each output its pixels, uint8 (height, width, 3).
     /// Raises:
     ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
-    ///     mask. Its first argument is the message, the second the number of the output.
+    ///     mask. Its attribute `output` is the number of the output.
     fn make_of<'py>(
         &self,
         py: Python<'py>,
@@ -348,7 +348,10 @@ impl Load {
         let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
         let plan = self.images.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let made = py.detach(|| plan.make_of(&self.inner, slot, &images, &self.counters));
-        let made = made.map_err(|(output, error)| DecodeError::new_err((coded(&error, error.code()), output)))?;
+        let made = made.map_err(|(output, error)| {
+            let raised = not_decoded(&error);
+            raised.value(py).setattr("output", output).err().unwrap_or(raised)
+        })?;
         let sizes = plan.sizes().into_iter();
         made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
     }

@@ -31,8 +31,8 @@ class FolderDestination(Destination):
         self._classes = list(map(str, names)) if isinstance(names, list) else None
         if self._labelled and self._classes is None and schema["label"].name != "string":
             raise Code.CANNOT_HOLD.error(
-                "field label: its numbers have no names, which the folders would have: name them with "
-                "`fastrecord.files.set_metadata(path, classes=[...])`, or `--drop label`"
+                "field label: its numbers have no names, which the folders would have",
+                way_out="name them with `fastrecord.files.set_metadata(path, classes=[...])`, or `--drop label`",
             )
         for name in (self._classes or ()) if self._labelled else ():
             _check_class(name, f"class {shown(name)}")
@@ -56,14 +56,16 @@ class FolderDestination(Destination):
             wrong = wrong_name(name)
             if wrong is not None:
                 raise Code.CANNOT_HOLD.error(
-                    f"record {number}, field key: {shown(key)} {wrong}: `--drop key` numbers the files"
+                    f"record {number}, field key: {shown(key)} {wrong}",
+                    way_out="`--drop key` numbers the files",
                 )
             try:
                 self._folder.write(key, name, data)
             except FileExistsError as err:
                 raise Code.CANNOT_HOLD.error(
                     f"record {number}, field key: another record has the file {shown(name)} already, or one whose name "
-                    "this file system takes for the same: `--drop key` numbers the files"
+                    "this file system takes for the same",
+                    way_out="`--drop key` numbers the files",
                 ) from err
 
     def close(self) -> None:
@@ -83,11 +85,12 @@ class FolderDestination(Destination):
             return name
         if not 0 <= label < len(self._classes):
             raise Code.CANNOT_HOLD.error(
-                f"record {number}, field label: {label} has no name among {len(self._classes)} classes: `--drop label`"
+                f"record {number}, field label: {label} has no name among {len(self._classes)} classes",
+                way_out="`--drop label`",
             )
         return self._classes[int(label)]
 
 
 def _check_class(name: str, what: str) -> None:
     if "/" in name or wrong_name(name) is not None:
-        raise Code.CANNOT_HOLD.error(f"{what} cannot name a folder: `--drop label` leaves the folders out")
+        raise Code.CANNOT_HOLD.error(f"{what} cannot name a folder", way_out="`--drop label` leaves the folders out")

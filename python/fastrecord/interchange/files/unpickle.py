@@ -69,19 +69,14 @@ def pickled(data: memoryview) -> Any:
     try:
         return plain(data, views=True)
     except PickleError as err:
-        raise ValueError(err.reason) from err
+        raise ValueError(err.text) from err
 
 
 class PickleError(FastRecordError):
-    """A pickle is not of plain data, or is damaged.
-
-    Attributes:
-        reason: Why, without the code that ends the message.
-    """
+    """A pickle is not of plain data, or is damaged."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(Code.PICKLE.text(reason))
-        self.reason = reason
+        super().__init__(reason, Code.PICKLE)
 
 
 class _RefusedError(Exception):

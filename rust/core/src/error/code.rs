@@ -62,8 +62,7 @@ impl Error {
         }
     }
 
-    /// The message with the code at its end, `... the payload is damaged [FR302]`. [`code_of`]
-    /// reads the code back.
+    /// The message with the code at its end, `... the payload is damaged [FR302]`.
     pub fn coded(&self) -> String {
         format!("{self} [{}]", self.code())
     }
@@ -108,16 +107,6 @@ impl DecodeError {
     }
 }
 
-/// The code at the end of a message. In a message of several lines, such as a traceback, the last
-/// code counts.
-pub fn code_of(message: &str) -> Option<&str> {
-    message.lines().rev().find_map(|line| {
-        let code = line.trim_end().strip_suffix(']')?.rsplit_once('[')?.1;
-        let digits = code.strip_prefix("FR")?;
-        (digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit())).then_some(code)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,19 +119,5 @@ mod tests {
             here.lines().filter_map(|line| line.trim().split_once("=> \"")).map(|(_, c)| c).collect();
         assert!(codes.len() > 40 && codes.iter().all(|code| code.starts_with("FR") && code.ends_with("\",")));
         assert_eq!(codes.iter().collect::<HashSet<_>>().len(), codes.len());
-    }
-
-    #[test]
-    fn the_code_of_a_message_is_what_its_last_line_with_a_code_ends_with() {
-        let error = Error::Value {
-            path: "a [FR101].frec".into(),
-            record: 1,
-            field: "image".to_owned(),
-            damage: Damage::Image(DecodeError::Truncated { format: "JPEG", detail: "no end".to_owned() }),
-        };
-        assert_eq!((error.code(), code_of(&error.coded())), ("FR502", Some("FR502")));
-        assert_eq!(code_of(&error.to_string()), None);
-        assert_eq!(code_of("one [FR301]\n  two [FR302]\nthree\n"), Some("FR302"));
-        assert_eq!(code_of("[FR30] FR301 [FR3010] [FRabc]"), None);
     }
 }

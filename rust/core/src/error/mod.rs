@@ -70,7 +70,7 @@ pub enum Error {
     #[error("{path}: record {record} is out of range: the file has {len} records", path = path.display())]
     OutOfRange { path: PathBuf, record: i64, len: u64 },
 
-    #[error("{path}: record {record} has no value for field {field}", path = path.display())]
+    #[error("{path}: record {record}, field {field}: the record has no value", path = path.display())]
     Missing { path: PathBuf, record: u64, field: String },
 
     #[error("{path}: no field {field:?}: the file has {known}", path = path.display())]
@@ -193,6 +193,56 @@ impl Error {
             | Self::TooLarge { record, field, .. }
             | Self::Missing { record, field, .. } => Some((*record, field)),
             _ => None,
+        }
+    }
+
+    /// The file or the input that this is about.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::NotAnImage { input: path, .. }
+            | Self::Io { path, .. }
+            | Self::WriteFailed { path, .. }
+            | Self::NotFrec { path, .. }
+            | Self::Version { path, .. }
+            | Self::Unsupported { path, .. }
+            | Self::NoCommit { path }
+            | Self::Corrupt { path, .. }
+            | Self::Limit { path, .. }
+            | Self::Truncated { path, .. }
+            | Self::Unreadable { path, .. }
+            | Self::NoLocks { path, .. }
+            | Self::Lost { path, .. }
+            | Self::Value { path, .. }
+            | Self::NothingLeft { path, .. }
+            | Self::OutOfRange { path, .. }
+            | Self::Missing { path, .. }
+            | Self::NoField { path, .. }
+            | Self::FieldType { path, .. }
+            | Self::BufferTooSmall { path, .. }
+            | Self::Contents { path, .. }
+            | Self::BadValue { path, .. }
+            | Self::AddField { path, .. }
+            | Self::Unfilled { path, .. }
+            | Self::Filling { path, .. }
+            | Self::SchemaMismatch { path, .. }
+            | Self::Replace { path, .. }
+            | Self::NameLost { path, .. }
+            | Self::Locked { path, .. }
+            | Self::WriterClosed { path }
+            | Self::WriterFailed { path, .. }
+            | Self::WrongProcess { path, .. }
+            | Self::ReaderClosed { path }
+            | Self::Replaced { path, .. }
+            | Self::TooLarge { path, .. } => Some(path),
+            Self::Schema(_)
+            | Self::Plan(_)
+            | Self::Memory { .. }
+            | Self::Threads(_)
+            | Self::ForkedLoader { .. }
+            | Self::LoaderClosed
+            | Self::Interrupted
+            | Self::Internal(_) => None,
         }
     }
 

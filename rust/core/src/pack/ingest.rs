@@ -84,14 +84,6 @@ impl Refused {
             Self::Image(detail) => Error::NotAnImage { input, detail },
         }
     }
-
-    /// The reason for the caller, who knows the position. It names a file.
-    fn reason(self, source: Source<'_>, i: usize) -> String {
-        match (source, self) {
-            (Source::Memory(_), Self::Image(detail)) => detail,
-            (_, refused) => refused.error(source, i).to_string(),
-        }
-    }
 }
 
 enum Data<'a> {
@@ -215,7 +207,7 @@ pub struct Ingest<'a> {
 
 impl Ingest<'_> {
     /// Appends the inputs and counts their images. Returns the positions of the skipped ones, with
-    /// reasons.
+    /// their errors.
     ///
     /// `values(i)` returns the values of the other fields for input `i`, in schema order.
     ///
@@ -229,7 +221,7 @@ impl Ingest<'_> {
         tally: &mut Tally,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
-    ) -> Result<Vec<(usize, String)>> {
+    ) -> Result<Vec<(usize, Error)>> {
         let Self { field, source, recode, .. } = *self;
         writer.check_usable()?;
         let is_image = takes_images(writer, field)?;
@@ -268,7 +260,7 @@ impl Ingest<'_> {
         control: &dyn Control,
         maker: &Maker<'_>,
         readers: usize,
-    ) -> Result<Vec<(usize, String)>> {
+    ) -> Result<Vec<(usize, Error)>> {
         // Recoding an image takes long, so hand out images one by one.
         let at_once = if self.recode.is_some() { 1 } else { AT_ONCE };
         let queue = OrderedQueue::new(self.source.len(), AHEAD, AHEAD_BYTES, at_once);
@@ -306,7 +298,7 @@ impl Ingest<'_> {
         control: &dyn Control,
         maker: &Maker<'_>,
         mut next: impl FnMut(usize) -> Result<Made<'a>>,
-    ) -> Result<Vec<(usize, String)>> {
+    ) -> Result<Vec<(usize, Error)>> {
         let Self { field, source, on_error, .. } = *self;
         let mut skipped = Vec::new();
         let mut asked = Instant::now();
@@ -323,7 +315,7 @@ impl Ingest<'_> {
                         maker.buffers.give_back(buffer);
                     }
                 }
-                (Err(refused), OnError::Skip) => skipped.push((i, refused.reason(source, i))),
+                (Err(refused), OnError::Skip) => skipped.push((i, refused.error(source, i))),
                 (Err(refused), OnError::Raise) => return Err(refused.error(source, i)),
             }
             if asked.elapsed() >= SLICE {

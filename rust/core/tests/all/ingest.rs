@@ -47,7 +47,7 @@ fn append_files(
     on_error: OnError,
     values: impl Fn(usize) -> Vec<Value<'static>>,
     control: &dyn Control,
-) -> Result<Vec<(usize, String)>> {
+) -> Result<Vec<(usize, Error)>> {
     let (before, mut tally) = (writer.len(), Tally::default());
     let skipped = Ingest { field: 0, source: Source::Files(paths), on_error, recode: None }
         .append_to(writer, &mut tally, values, control);
@@ -82,7 +82,10 @@ fn files_are_appended_in_order_and_what_cannot_be_read_is_left_out_and_named() {
     writer.close().unwrap();
     let numbers: Vec<usize> = skipped.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [123, 200]);
-    assert!(skipped[0].1.contains("nowhere.png") && skipped[1].1.contains("200.png"), "{skipped:?}");
+    assert!(
+        skipped[0].1.to_string().contains("nowhere.png") && skipped[1].1.to_string().contains("200.png"),
+        "{skipped:?}"
+    );
     let whole = files.iter().map(|(_, bytes)| &bytes[..]).enumerate();
     assert_holds(&out, &whole.filter(|(number, _)| !numbers.contains(number)).collect::<Vec<_>>());
 }

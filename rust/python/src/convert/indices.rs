@@ -13,7 +13,7 @@ use fastrecord_core::memory::{collected, copied, room};
 
 use crate::convert::objects::empty_list;
 use crate::error::NO_MEMORY;
-use crate::error::{SchemaError, coded, to_py};
+use crate::error::{SchemaError, to_py};
 
 fn not_indices(detail: &str) -> PyErr {
     PyTypeError::new_err(format!("record numbers are a 1-D sequence or array of integers, not {detail}"))
@@ -208,9 +208,9 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 
 /// Builds an error about one value of a record, in the core's message form.
 pub(crate) fn bad_value(path: &Path, record: u64, field: &str, detail: &str) -> PyErr {
-    let message = format!("{}: record {record}, field {field}: {detail}", path.display());
+    let path = path.display().to_string();
     if detail == NO_MEMORY {
-        return PyMemoryError::new_err(message);
+        return PyMemoryError::new_err(format!("{path}: record {record}, field {field}: {detail}"));
     }
-    SchemaError::new_err(coded(message, "FR402"))
+    SchemaError::new_err((detail.to_owned(), "FR402", path, record, field.to_owned()))
 }

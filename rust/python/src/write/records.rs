@@ -67,8 +67,8 @@ pub(crate) fn beside_inputs(
 ) -> PyResult<(usize, Vec<InputColumn>)> {
     let py = values.py();
     let no_field =
-        |name: &str| SchemaError::new_err(format!("no field {name:?}: the file has {} [FR407]", schema.describe()));
-    let bad = |name: &str, detail: &str| SchemaError::new_err(format!("field {name}: {detail} [FR402]"));
+        |name: &str| SchemaError::new_err((format!("no field {name:?}: the file has {}", schema.describe()), "FR407"));
+    let bad = |name: &str, detail: &str| SchemaError::new_err((format!("field {name}: {detail}"), "FR402"));
     let position = schema.position(field).ok_or_else(|| no_field(field))?;
     if let Some(name) = unknown_key(schema, values, Some(field))? {
         let twice = || bad(field, &format!("both {inputs} and values are given for it"));
@@ -77,7 +77,8 @@ pub(crate) fn beside_inputs(
     let mut columns = Vec::new();
     for other in schema.fields().iter().filter(|f| f.name != field) {
         let given = get(values, &other.name)?;
-        let given = given.ok_or_else(|| SchemaError::new_err(format!("no values for field {} [FR402]", other.name)))?;
+        let given =
+            given.ok_or_else(|| SchemaError::new_err((format!("no values for field {}", other.name), "FR402")))?;
         let column = extract_column(&given, &other.kind)?;
         let column = column.map_err(|(i, detail)| bad(&other.name, &format!("value {i}: {detail}")))?;
         if column.len(py) != count {
@@ -91,7 +92,7 @@ pub(crate) fn beside_inputs(
 /// Returns images in memory.
 pub(crate) fn images_from(images: &Bound<'_, PyAny>) -> PyResult<InputColumn> {
     extract_column(images, &FieldType::Bytes)?
-        .map_err(|(i, detail)| SchemaError::new_err(format!("images[{i}]: {detail} [FR402]")))
+        .map_err(|(i, detail)| SchemaError::new_err((detail, "FR402", format!("images[{i}]"))))
 }
 
 /// Returns the first key that names no field, or names the field to leave out.

@@ -74,7 +74,7 @@ impl Writer {
         values: &Bound<'_, PyMapping>,
         on_error: &str,
         recode: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<(usize, String)>> {
+    ) -> PyResult<Vec<(usize, PyErr)>> {
         let recode = recode.map(recode_from).transpose()?.flatten();
         let on_error = on_error_from(on_error)?;
         let schema = self.state.schema();
@@ -95,7 +95,7 @@ impl Writer {
         let mut tally = Tally::default();
         let skipped = self.state.call_long(py, |writer, control| input.append_to(writer, &mut tally, row, control));
         self.state.tally().add(tally);
-        skipped
+        Ok(skipped?.into_iter().map(|(position, error)| (position, to_py(error))).collect())
     }
 }
 
@@ -123,7 +123,7 @@ impl Writer {
         }
         let schema = schema.map(schema_from).transpose()?;
         if schema.is_none() && mode != Mode::Append {
-            return Err(SchemaError::new_err(format!("{}: a new file needs a schema [FR401]", path.display())));
+            return Err(SchemaError::new_err(("a new file needs a schema", "FR401", path.display().to_string())));
         }
         let metadata = metadata.map(to_json).transpose()?;
         let options = WriterOptions { mode, commit_bytes, complete };
@@ -214,7 +214,7 @@ impl Writer {
     ///     recode: How images are changed before they are stored, a `fastrecord.Recode`. None: not at
     ///         all.
     /// Returns:
-    ///     The skipped files: (position in `paths`, reason). `recoded` counts what happened to the
+    ///     The skipped files: (position in `paths`, error). `recoded` counts what happened to the
     ///     others.
     /// Raises:
     ///     DecodeError: a file is not an image, or must be decoded and cannot be. OSError: it
@@ -229,7 +229,7 @@ impl Writer {
         values: &Bound<'_, PyMapping>,
         on_error: &str,
         recode: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<(usize, String)>> {
+    ) -> PyResult<Vec<(usize, PyErr)>> {
         self.ingest(py, field, Source::Files(&paths), values, on_error, recode)
     }
 
@@ -249,7 +249,7 @@ impl Writer {
     ///         and cannot be. Images before them are appended; later ones are not. "skip" leaves
     ///         such images out.
     /// Returns:
-    ///     The skipped images: (position in `images`, reason). `recoded` counts what happened to
+    ///     The skipped images: (position in `images`, error). `recoded` counts what happened to
     ///     the others.
     /// Raises:
     ///     DecodeError: bytes are not an image, or must be decoded and cannot be; names the
@@ -264,7 +264,7 @@ impl Writer {
         values: &Bound<'_, PyMapping>,
         on_error: &str,
         recode: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<(usize, String)>> {
+    ) -> PyResult<Vec<(usize, PyErr)>> {
         let images = images_from(images)?;
         let images: Vec<&[u8]> = images.payloads(py);
         self.ingest(py, field, Source::Memory(&images), values, on_error, recode)
@@ -288,7 +288,9 @@ impl Writer {
         let given = PyDict::new(py);
         given.set_item(name, r#type)?;
         let schema = schema_from(&given)?;
-        let [field] = schema.fields() else { return Err(SchemaError::new_err("one field is added at a time [FR401]")) };
+        let [field] = schema.fields() else {
+            return Err(SchemaError::new_err(("one field is added at a time", "FR401")));
+        };
         let state = &slf.get().state;
         let new = state.call(py, |writer| writer.start_field(field))?;
         Ok(Filler::new(Arc::clone(state), new, field.clone()))
