@@ -28,7 +28,7 @@ def million(folder: Path) -> Path:
         sides = rng.integers(1, 9, (MILLION, 2)).tolist()
         noise = rng.bytes(4096)
         labels = np.minimum(rng.exponential(200, MILLION).astype(np.int64), 999)
-        schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+        schema = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
         with fr.Writer(path, schema, "w", metadata={"classes": [f"n{i:08d}" for i in range(1000)]}) as writer:
             for start in range(0, MILLION, 10_000):
                 numbers = range(start, start + 10_000)
@@ -45,7 +45,7 @@ def million(folder: Path) -> Path:
 def photos(folder: Path) -> Path:
     """200 images, 110 KB on average."""
     path = folder / "look-photos.frec"
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
     with fr.Writer(path, schema, "w", metadata={"classes": [f"class {i}" for i in range(20)]}) as writer:
         for number, image in enumerate(sources()[:200]):
             writer.append({"image": image, "label": number % 20, "key": f"{number % 20}/{number}.JPEG"})

@@ -35,7 +35,7 @@ def test_open_a_hundred_million_records(folder: Path, versus: Callable[..., None
     paths = {count: folder / f"labels-{count}.frec" for count in (1_000, 100_000_000)}
     for count, path in paths.items():
         if not path.exists():
-            with fr.Writer(path, fr.Schema({"label": fr.int64()}), mode="w") as writer:
+            with fr.Writer(path, fr.Schema({"label": "int64"}), mode="w") as writer:
                 for start in range(0, count, 1_000_000):
                     writer.extend({"label": np.arange(start, min(start + 1_000_000, count))})
 

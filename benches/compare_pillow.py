@@ -67,7 +67,7 @@ def open_both(data: bytes) -> tuple[Image.Image | None, str]:
         said.append(f"Pillow: {error}")
     try:
         fr.decode_image(data)
-    except fr.DecodeError as error:
+    except fr.errors.DecodeError as error:
         said.append(f"fastrecord: {error}")
     return (None if said else image), "; ".join(said)
 

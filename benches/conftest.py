@@ -50,7 +50,7 @@ def make(folder: Path, records: int, size: int, *, with_lmdb: bool = True) -> Da
         return noise[start : start + size - (i % 100) * size // 10_000]
 
     if not data.frec.exists():
-        schema = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+        schema = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
         with fr.Writer(data.frec, schema, "w") as writer:
             for i in range(records):
                 writer.append({"data": payload(i), "label": i % 1000, "key": f"n{i % 1000:08d}/{i:08d}.bin"})

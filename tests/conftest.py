@@ -40,7 +40,7 @@ def pytest_collection_finish() -> None:
 # A shell starts background jobs with Ctrl-C ignored, and the children of a test inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
 CLASS_COUNTS = {"cat": 5, "dog": 3, "owl": 4}
 
 

@@ -25,7 +25,7 @@ class Frec(Store):
         if self.source.images:
             fr.pack(self.source.images, self.path, recode=fr.Recode(**self.options))
             return
-        schema = fr.Schema({"image": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+        schema = fr.Schema({"image": fr.bytes_(), "label": "int64", "key": fr.string()})
         with fr.Writer(self.path, schema) as writer:
             for payloads, labels, keys in self.source.batches(4096):
                 writer.extend({"image": payloads, "label": labels, "key": keys})

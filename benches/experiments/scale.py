@@ -28,7 +28,7 @@ OPENED = 500
 PROCESSES = 8
 OPEN_FILES = 1024
 _PAGE = 4096
-SCHEMA = fr.Schema({"value": fr.int64(), "text": fr.string()})
+SCHEMA = fr.Schema({"value": "int64", "text": fr.string()})
 
 
 class Opener:

@@ -233,7 +233,7 @@ def make_file(folder: Path) -> Path:
     path = folder / f"scaling-{RECORDS}.frec"
     if not path.exists():
         images = sources()
-        schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+        schema = fr.Schema({"image": fr.image(), "label": "int64"})
         with fr.Writer(path, schema, metadata={"classes": [str(number) for number in range(10)]}) as writer:
             for number in range(RECORDS):
                 writer.append({"image": images[number % len(images)], "label": number % 10})

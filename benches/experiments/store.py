@@ -41,7 +41,7 @@ WORKERS = 2
 PARALLEL = 16
 EPOCHS = 3
 LATENCY, BANDWIDTH = 0.05, 50e6
-SCHEMA = fr.Schema({"image": fr.bytes_(), "label": fr.int64()})
+SCHEMA = fr.Schema({"image": fr.bytes_(), "label": "int64"})
 
 
 class Ours:

@@ -69,7 +69,7 @@ def _raw(encoded: bytes) -> bytes:
 
 
 def _write(path: Path, images: Iterable[bytes]) -> None:
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64"})
     with fr.Writer(path, schema) as writer:
         for label, image in enumerate(images):
             writer.append({"image": image, "label": label})

@@ -20,7 +20,7 @@ from fastrecord.errors import (
     UnsupportedVersionError,
 )
 from fastrecord.recode import Recode
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import Schema
 
 __all__ = [
     "FORMAT_VERSION",
@@ -209,7 +209,7 @@ class Writer:
     def __new__(
         cls,
         path: str | PathLike[str],
-        schema: Schema | Mapping[str, FieldType] | None = None,
+        schema: Schema | Mapping[str, Any] | None = None,
         mode: str = "x",
         metadata: Mapping[str, Any] | None = None,
         *,
@@ -240,7 +240,7 @@ class Writer:
         on_error: str = "raise",
         recode: Recode | None = None,
     ) -> list[tuple[int, Exception]]: ...
-    def add_field(self, name: str, type: FieldType) -> Filler: ...  # noqa: A002
+    def add_field(self, name: str, type: Any) -> Filler: ...  # noqa: A002
     def drop_field(self, name: str) -> None: ...
     def commit(self) -> int: ...
     def _finish(self) -> None: ...

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, cast
 
 _CODE = re.compile(r"\[(FR\d{3})\]\s*$", re.MULTILINE)
 
@@ -126,8 +126,10 @@ class Code(StrEnum):
             text: What is wrong.
             place: Other attributes of a `FastRecordError`.
         """
-        kind = self.kinds[0]
-        return kind(text, str(self), **place) if issubclass(kind, FastRecordError) else kind(self.text(text))
+        kind: Any = self.kinds[0]
+        error = kind(text, **place) if issubclass(kind, FastRecordError) else kind(self.text(text))
+        error.code = str(self)
+        return cast("FastRecordError", error)
 
     def text(self, message: str) -> str:
         """Return a message with the code at its end."""

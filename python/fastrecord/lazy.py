@@ -15,14 +15,16 @@ def lazily(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], obje
 
     Args:
         package: The package.
-        names: Name -> module of the package that defines it; "" if the name is itself a module.
+        names: Name -> module of the package that defines it, or a full name of one; "" if the name is itself a
+            module.
     """
 
     def find(name: str) -> object:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{names[name] or name}")
-        value = getattr(module, name) if names[name] else module
+        of = names[name]
+        module = importlib.import_module(of if of.startswith("fastrecord.") else f"{package}.{of or name}")
+        value = getattr(module, name) if of else module
         setattr(sys.modules[package], name, value)
         return value
 

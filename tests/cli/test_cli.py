@@ -413,9 +413,9 @@ def test_info_and_ls_show_every_type(tmp_path: Path) -> None:
         "mel": fr.array("float32", (None, 80)),
         "tags": fr.list_(fr.string()),
         "meta": fr.json(),
-        "half": fr.bfloat16(),
-        "z": fr.complex64(),
-        "flag": fr.bool_(),
+        "half": fr.FieldType("bfloat16"),
+        "z": fr.FieldType("complex64"),
+        "flag": fr.FieldType("bool"),
     }
     mel = np.zeros((7, 80), np.float32)
     record = {"lr": np.zeros((32, 32, 3), np.uint8), "mel": mel, "tags": ["a", "b"], "meta": {"a": [1, None]}}

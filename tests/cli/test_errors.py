@@ -56,17 +56,17 @@ def test_every_error_that_is_raised_takes_its_code_and_class_from_the_table() ->
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMED:
                 assert path.name == "errors.py", f"{path}:{node.lineno}"
-    assert isinstance(Code.NO_CLASSES.error("none"), fr.SchemaError)
+    assert isinstance(Code.NO_CLASSES.error("none"), fr.errors.SchemaError)
     assert str(Code.NO_CLASSES.error("none")) == "none [FR420]"
 
 
 def test_an_error_says_its_code_and_keeps_it_in_copies_and_pickles(tmp_path: Path) -> None:
     with fr.Reader(corrupt(tmp_path / "a.frec")) as reader:
-        with pytest.raises(fr.CorruptFileError, match=r"the payload is damaged \[FR302\]$") as caught:
+        with pytest.raises(fr.errors.CorruptFileError, match=r"the payload is damaged \[FR302\]$") as caught:
             reader.get(1, "data", verify=True)
         assert caught.value.code == "FR302"
         for other in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
-            assert (type(other), other.code) == (fr.CorruptFileError, "FR302")
+            assert (type(other), other.code) == (fr.errors.CorruptFileError, "FR302")
         with pytest.raises(IndexError, match=r"the file has 2 records$") as plain_error:
             reader[2]
         assert plain_error.value.code == "FR801"  # type: ignore[attr-defined]
@@ -78,12 +78,12 @@ def test_an_error_says_its_code_and_keeps_it_in_copies_and_pickles(tmp_path: Pat
 
 def test_errors_of_users_have_no_code() -> None:
     assert fr.FastRecordError("mine").code is None
-    assert fr.SchemaError().code is None
-    assert fr.SchemaError("FR302 [FR3020] [FR302] and so on").code is None
+    assert fr.errors.SchemaError().code is None
+    assert fr.errors.SchemaError("FR302 [FR3020] [FR302] and so on").code is None
 
 
 def test_an_error_has_its_place_and_its_way_out_as_values(tmp_path: Path) -> None:
-    with fr.Reader(corrupt(tmp_path / "a.frec")) as reader, pytest.raises(fr.CorruptFileError) as caught:
+    with fr.Reader(corrupt(tmp_path / "a.frec")) as reader, pytest.raises(fr.errors.CorruptFileError) as caught:
         reader.get(1, "data", verify=True)
     error = caught.value
     assert (error.path, error.record, error.field, error.way_out) == (reader.path, 1, "data", None)
@@ -92,14 +92,14 @@ def test_an_error_has_its_place_and_its_way_out_as_values(tmp_path: Path) -> Non
     error.key, error.way_out = "b", "copy it again"
     assert str(error) == f"{reader.path}: record 1, key 'b', field data: {error.text}: copy it again [FR302]"
     (tmp_path / "b.frec").write_bytes(b"text" * 2000)
-    with pytest.raises(fr.CorruptFileError) as whole:
+    with pytest.raises(fr.errors.CorruptFileError) as whole:
         fr.Reader(tmp_path / "b.frec")
     assert (whole.value.path, whole.value.record) == (str(tmp_path / "b.frec"), None)
     assert whole.value.text.startswith("not a .frec file")
 
 
 def test_an_error_of_its_message_alone_has_the_code_of_its_last_line_with_one() -> None:
-    error = fr.DecodeError("a [FR101].frec: no image [FR501]")
+    error = fr.errors.DecodeError("a [FR101].frec: no image [FR501]")
     assert (error.text, error.code) == ("a [FR101].frec: no image", "FR501")
     assert str(error) == "a [FR101].frec: no image [FR501]"
     assert code_of("one [FR301]\n  two [FR302]\nthree\n") == "FR302"
@@ -109,7 +109,7 @@ def test_an_error_of_its_message_alone_has_the_code_of_its_last_line_with_one() 
 def test_the_code_survives_the_way_out_of_a_worker(tmp_path: Path) -> None:
     dataset = fr.FastRecordDataset(corrupt(tmp_path / "a.frec"), fields=("data",), verify=True)
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="fork", collate_fn=list)
-    with pytest.raises(fr.CorruptFileError, match="Caught CorruptFileError in DataLoader worker") as caught:
+    with pytest.raises(fr.errors.CorruptFileError, match="Caught CorruptFileError in DataLoader worker") as caught:
         list(loader)
     assert caught.value.code == "FR302"
 
@@ -122,10 +122,10 @@ def test_errors_of_the_loader_name_the_key(tmp_path: Path) -> None:
     (tmp_path / "a.frec").write_bytes(content)
     dataset, unchecked = (fr.FastRecordDataset(tmp_path / "a.frec", verify=verify) for verify in (True, False))
     image = fr.transforms.CenterCrop(16, resize=16)
-    with pytest.raises(fr.CorruptFileError, match=r"record 1, key 'a/1', field image: .*\[FR302\]$") as caught:
+    with pytest.raises(fr.errors.CorruptFileError, match=r"record 1, key 'a/1', field image: .*\[FR302\]$") as caught:
         list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image))
     assert caught.value.code == "FR302"
-    with pytest.raises(fr.DecodeError, match=r"record 1, key 'a/1', field image: .*\[FR501\]$"):
+    with pytest.raises(fr.errors.DecodeError, match=r"record 1, key 'a/1', field image: .*\[FR501\]$"):
         list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, image=image))
     loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image, on_error="skip")
     assert [len(labels) for _, labels in loader] == [3]

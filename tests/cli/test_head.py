@@ -17,10 +17,10 @@ def path(tmp_path: Path) -> Path:
         "data": fr.bytes_(),
         "a": fr.array("float32", (None, 3)),
         "b": fr.array("bfloat16", (2,)),
-        "half": fr.bfloat16(),
-        "z": fr.complex64(),
+        "half": fr.FieldType("bfloat16"),
+        "z": fr.FieldType("complex64"),
         "tags": fr.list_(fr.string()),
-        "flag": fr.bool_(),
+        "flag": fr.FieldType("bool"),
         "about": fr.json(),
     }
     with fr.Writer(tmp_path / "h.frec", fr.Schema(types)) as writer:

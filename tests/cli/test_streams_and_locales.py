@@ -191,7 +191,7 @@ for again in range(2):
     far = fr.FastRecordDataset(url, cache=os.path.join(base, "cache"))
     assert len([*fr.FastRecordLoader(far, 2, image=crop)]) == 2
     far.close()
-    for name, error in (("none.frec", FileNotFoundError), ("page.html", fr.CorruptFileError)):
+    for name, error in (("none.frec", FileNotFoundError), ("page.html", fr.errors.CorruptFileError)):
         wrong = os.path.join(base, name)
         try:
             fr.FastRecordDataset(wrong)
@@ -216,7 +216,7 @@ def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
 
 def test_output_escapes_what_the_terminal_cannot_show(tmp_path: Path) -> None:
     with fr.Writer(
-        tmp_path / "a.frec", {"label": fr.int64(), "key": fr.string()}, metadata={"classes": ["猫"]}
+        tmp_path / "a.frec", {"label": fr.FieldType("int64"), "key": fr.string()}, metadata={"classes": ["猫"]}
     ) as writer:
         writer.append({"label": 0, "key": "é猫\x1b[2J"})
     command = [sys.executable, "-m", "fastrecord", "ls", "a.frec"]

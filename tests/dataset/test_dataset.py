@@ -187,19 +187,21 @@ def test_extra_fields_follow_in_each_sample_and_collate_to_columns(packed: Path)
 
 
 def test_fields_are_chosen_by_name(tmp_path: Path) -> None:
-    schema = fr.Schema({"left": fr.image(), "right": fr.image(), "score": fr.float64()})
+    schema = fr.Schema({"left": fr.image(), "right": fr.image(), "score": "float64"})
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         writer.append({"left": encode(0), "right": encode(1), "score": 0.25})
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", decode=None, image_field="right", label_field="score")
     assert dataset[0] == (encode(1), 0.25)
     assert dataset.targets.dtype == np.float64
-    with pytest.raises(fr.SchemaError, match=r"left, right: choose with image_field="):
+    with pytest.raises(fr.errors.SchemaError, match=r"left, right: choose with image_field="):
         fr.FastRecordDataset(tmp_path / "a.frec")
-    with pytest.raises(fr.SchemaError, match=r"a\.frec: no field 'middle': it has left, right, score"):
+    with pytest.raises(fr.errors.SchemaError, match=r"a\.frec: no field 'middle': it has left, right, score"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="middle")
-    with pytest.raises(fr.SchemaError, match="field 'score' holds float64, not images"):
+    with pytest.raises(fr.errors.SchemaError, match="field 'score' holds float64, not images"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="score")
-    with pytest.raises(fr.SchemaError, match="field 'left' holds image, which cannot be a label: labels are numbers"):
+    with pytest.raises(
+        fr.errors.SchemaError, match="field 'left' holds image, which cannot be a label: labels are numbers"
+    ):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", label_field="left")
     with pytest.raises(TypeError, match=r"write \('score',\)"):
         fr.FastRecordDataset(tmp_path / "a.frec", image_field="right", extra_fields="score")
@@ -239,7 +241,7 @@ def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Pat
     flip_byte(path, encode(2))
     dataset = fr.FastRecordDataset(path, decode=decode)
     for read in (lambda: dataset[2], lambda: dataset.__getitems__([3, 2, 1])):
-        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: record 2.*, key 'a/2'"):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"a\.frec: record 2.*, key 'a/2'"):
             read()
     assert len(dataset.__getitems__([3, 1, 0])) == 3
 
@@ -257,14 +259,14 @@ def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Pat
 def test_what_pillow_can_not_decode_is_named_with_the_reason(tmp_path: Path, payload: bytes, reason: str) -> None:
     dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0), payload]))
     for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1])):
-        with pytest.raises(fr.DecodeError, match=rf"a\.frec: record 1, key '1\.bin', field data: {reason}"):
+        with pytest.raises(fr.errors.DecodeError, match=rf"a\.frec: record 1, key '1\.bin', field data: {reason}"):
             read()
 
 
 def test_an_image_beyond_pillows_limit_is_a_decode_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0)]))
-    with pytest.raises(fr.DecodeError, match=r"DecompressionBombError: .*exceeds limit"):
+    with pytest.raises(fr.errors.DecodeError, match=r"DecompressionBombError: .*exceeds limit"):
         dataset[0]
 
 

@@ -80,7 +80,7 @@ def test_what_the_first_frame_of_a_gif_does_not_cover_is_black() -> None:
     ],
 )
 def test_what_is_not_decoded_is_named_with_the_reason(data: bytes, reason: str) -> None:
-    with pytest.raises(fr.DecodeError) as error:
+    with pytest.raises(fr.errors.DecodeError) as error:
         fr.decode_image(data)
     assert str(error.value).startswith(reason)
 
@@ -138,7 +138,7 @@ def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole(truncated: str, progres
 def test_an_image_above_the_limit_is_refused_with_both_numbers() -> None:
     assert fr.decode_image(jpeg(20, 10), max_pixels=200).shape == (10, 20, 3)
     for data in (jpeg(20, 10), save(picture(20, 10), "PNG")):
-        with pytest.raises(fr.DecodeError, match="20 x 10 pixels are more than the limit of 199"):
+        with pytest.raises(fr.errors.DecodeError, match="20 x 10 pixels are more than the limit of 199"):
             fr.decode_image(data, max_pixels=199)
 
 

@@ -54,22 +54,22 @@ def test_a_broken_image_among_fields_is_an_error_that_names_its_field_and_key(tm
     flip_byte(path, encode(101))
     for decode in ("pil", "native", None):
         data = fr.FastRecordDataset(path, fields=("low", "high"), decode=decode)
-        with pytest.raises(fr.CorruptFileError, match="record 1, field high"):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"record 1, .*field high"):
             data[1]
-        with pytest.raises(fr.CorruptFileError, match="record 1, field high"):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"record 1, .*field high"):
             data.__getitems__([0, 1])
 
 
 def test_bytes_that_are_taken_for_an_image_and_are_none_are_an_error_that_names_fields(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
-    with fr.Writer(path, fr.Schema({"text": fr.bytes_(), "label": fr.int64()})) as writer:
+    with fr.Writer(path, fr.Schema({"text": fr.bytes_(), "label": "int64"})) as writer:
         for number in range(4):
             writer.append({"text": b"text", "label": number})
-    said = r"x\.frec: record \d, field text: .*; a field of type bytes is taken for images .* fields=\('text', \.\.\.\)"
+    said = r"x\.frec: record \d, field text: .*: a field of type bytes is taken for images .* fields=\('text', \.\.\.\)"
     for decode in ("pil", "native"):
-        with pytest.raises(fr.DecodeError, match=said):
+        with pytest.raises(fr.errors.DecodeError, match=said):
             fr.FastRecordDataset(path, decode=decode)[1]
-    with pytest.raises(fr.DecodeError, match=said):
+    with pytest.raises(fr.errors.DecodeError, match=said):
         list(fr.FastRecordLoader(path, 2, image=fr.transforms.CenterCrop(8)))
     batches = fr.FastRecordLoader(fr.FastRecordDataset(path, fields=("text", "label")), 2, shuffle=False)
     assert [batch["text"] for batch in batches] == [[b"text"] * 2] * 2

@@ -23,7 +23,7 @@ from tests.support.child import run_child
 from tests.support.commands import failed, good, run
 
 PER_SHARD = 4
-SCHEMA = fr.Schema({"text": fr.string("zstd"), "value": fr.int64(), "label": fr.int64()})
+SCHEMA = fr.Schema({"text": fr.string("zstd"), "value": "int64", "label": "int64"})
 
 
 def shard(path: Path, first: int, count: int = PER_SHARD, *, mode: str = "w", classes: list[str] | None = None) -> None:
@@ -182,7 +182,9 @@ def test_a_shard_that_comes_back_is_read(folder: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_manifest_names_the_way_out(folder: Path) -> None:
     (folder / "dataset.json").write_text('{"format": "fastrecord-dataset"}')
-    with pytest.raises(fr.CorruptFileError, match=r"dataset\.json: .*`fastrecord manifest` makes another .*FR210"):
+    with pytest.raises(
+        fr.errors.CorruptFileError, match=r"dataset\.json: .*`fastrecord manifest` makes another .*FR210"
+    ):
         fr.FastRecordDataset(folder)
     known = json.loads(make(folder.parent / "empty", 1).joinpath("dataset.json").read_bytes())
     known["shards"] = {name: [] for name in known["shards"]}
@@ -373,13 +375,13 @@ def test_a_manifest_that_lies_about_a_shard_is_refused_when_it_is_opened(
 ) -> None:
     rewritten(folder, change)
     name = f"s{number:03d}"
-    match = rf"{name}\.frec: {message}.*`fastrecord manifest .*set` names it as it is.*FR41"
+    match = rf"{name}\.frec: (record \d+: )?{message}.*`fastrecord manifest .*set` names it as it is.*FR41"
 
     def opened() -> fr.FastRecordDataset:
         return pickle.loads(pickle.dumps(fr.FastRecordDataset(f"{prefix}{folder}", fields=("value", "label"))))  # type: ignore[no-any-return]
 
     for read in (values, lambda data: list(fr.FastRecordLoader(data, 4))) * 2:
-        with pytest.raises(fr.SchemaError, match=match):
+        with pytest.raises(fr.errors.SchemaError, match=match):
             read(opened())
     told = failed("verify", f"{prefix}{folder}")
     assert name in told
@@ -399,7 +401,9 @@ def test_one_shard_under_two_names_is_refused(folder: Path) -> None:
 
     rewritten(folder, twice)
     for where in (folder, f"file://{folder}"):
-        with pytest.raises(fr.CorruptFileError, match=r"names one shard twice, as 's001\.frec' and as 's007\.frec'"):
+        with pytest.raises(
+            fr.errors.CorruptFileError, match=r"names one shard twice, as 's001\.frec' and as 's007\.frec'"
+        ):
             fr.FastRecordDataset(where)
         for command in (["verify", where], ["manifest", where, "--check"], ["info", where]):
             assert "'s007.frec'" in failed(*command)

@@ -44,7 +44,7 @@ def mixed(sizes: list[int], shares: list[int], seed: int, epoch: int, position: 
 
 
 def write(path: Path, count: int, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
-    with fr.Writer(path, fr.Schema({"value": fr.int64(), "label": fr.int64()})) as writer:
+    with fr.Writer(path, fr.Schema({"value": "int64", "label": "int64"})) as writer:
         writer.metadata = {"classes": list(classes)}
         for number in range(count):
             writer.append({"value": number, "label": number % 2})
@@ -212,7 +212,7 @@ def test_shares_that_mean_nothing_are_refused(shares: Any, error: type[Exception
 
 
 def test_sources_that_do_not_fit_are_refused(sources: list[Path], tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "other.frec", fr.Schema({"other": fr.int64()})) as writer:
+    with fr.Writer(tmp_path / "other.frec", fr.Schema({"other": "int64"})) as writer:
         writer.append({"other": 1})
     with pytest.raises(ValueError, match=r"differ in fields"):
         fr.mix({sources[0]: 1, tmp_path / "other.frec": 1})

@@ -188,7 +188,7 @@ def test_an_overwrite_of_shards_is_refused_before_it_begins_if_one_of_them_is_be
 ) -> None:
     paths = pack_with(images, tmp_path / "train.frec", shards=4).paths
     seen: list[int] = []
-    with fr.Writer(paths[3], mode="a"), pytest.raises(fr.LockedError, match=r"00003-of-00004"):
+    with fr.Writer(paths[3], mode="a"), pytest.raises(fr.errors.LockedError, match=r"00003-of-00004"):
         pack_with(
             images, tmp_path / "train.frec", shards=4, mode="overwrite", progress=lambda state: seen.append(state.files)
         )
@@ -302,14 +302,14 @@ def test_a_label_without_a_class_does_not_get_that_of_another_file(tmp_path: Pat
     dataset = fr.FastRecordDataset([first, second])
     assert [label for _, label in (dataset[0], dataset[2], dataset[3])] == [0, -1, 1]
     for read in (lambda: dataset[1], lambda: dataset.targets, lambda: fr.concat(dataset).labels([1])):
-        with pytest.raises(fr.SchemaError, match=r"first\.frec: label 1 has no class: the file names 1"):
+        with pytest.raises(fr.errors.SchemaError, match=r"first\.frec: label 1 has no class: the file names 1"):
             read()
 
 
 def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(tmp_path: Path) -> None:
     for name, classes, label in (("a", ["cat"], 0), ("b", ["cat", "dog"], 1), ("c", ["cat"], 1)):
-        with fr.Writer(tmp_path / name, {"label": fr.int32()}, metadata={"classes": classes}) as writer:
+        with fr.Writer(tmp_path / name, {"label": fr.FieldType("int32")}, metadata={"classes": classes}) as writer:
             writer.append({"label": label})
     assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
-    with pytest.raises(fr.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
+    with pytest.raises(fr.errors.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
         fr.files.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "out2")

@@ -159,10 +159,10 @@ def test_a_filter_with_a_callable_has_the_records_of_its_mask(data: fr.FastRecor
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("nothing", "==", 1), fr.SchemaError, "no field 'nothing': it has image, label, key, score, blob"),
-        (("key.width", "==", 1), fr.SchemaError, "no field 'key.width'"),
-        (("blob", "==", b"b"), fr.SchemaError, "field 'blob' holds bytes, which == does not compare"),
-        (("image", "in", [b"b"]), fr.SchemaError, "field 'image' holds image, which in does not compare"),
+        (("nothing", "==", 1), fr.errors.SchemaError, "no field 'nothing': it has image, label, key, score, blob"),
+        (("key.width", "==", 1), fr.errors.SchemaError, "no field 'key.width'"),
+        (("blob", "==", b"b"), fr.errors.SchemaError, "field 'blob' holds bytes, which == does not compare"),
+        (("image", "in", [b"b"]), fr.errors.SchemaError, "field 'image' holds image, which in does not compare"),
         (("label", "=", 1), ValueError, 'op is "==", "!=", .* not .=.'),
         (("label", "=="), TypeError, "has no value: give one to compare with"),
         (("score", "==", "2"), TypeError, "field 'score' holds numbers, not str: '2'"),
@@ -301,7 +301,7 @@ def test_parts_that_do_not_make_up_the_whole_are_refused(
 
 
 def test_a_split_by_what_can_not_be_compared_is_refused(data: fr.FastRecordDataset) -> None:
-    with pytest.raises(fr.SchemaError, match="field 'blob' holds bytes, which cannot be compared"):
+    with pytest.raises(fr.errors.SchemaError, match="field 'blob' holds bytes, which cannot be compared"):
         data.split(2, stratify="blob")
     with pytest.raises(ValueError, match="seed is from 0 to"):
         data.split(2, seed=-1)
@@ -349,7 +349,7 @@ def test_only_like_goes_with_like(data: fr.FastRecordDataset, numbered: Path, tm
     plain = tmp_path / "plain.frec"
     with fr.Writer(plain, fr.Schema({"image": fr.image()})) as writer:
         writer.append({"image": encode(0)})
-    with pytest.raises(fr.SchemaError, match=r"none in .*other\.frec"):
+    with pytest.raises(fr.errors.SchemaError, match=r"none in .*other\.frec"):
         fr.concat(data, fr.FastRecordDataset(other, decode=None))
     with pytest.raises(ValueError, match="differ in label_field: 'label' and None"):
         fr.concat(data, fr.FastRecordDataset(plain, decode=None))

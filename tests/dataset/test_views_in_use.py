@@ -27,7 +27,7 @@ def data(numbered: Path) -> fr.FastRecordDataset:
 
 def test_views_pickle_as_recipes_however_many_records_they_have(tmp_path: Path) -> None:
     path, count = tmp_path / "a.frec", 20_000
-    with fr.Writer(path, fr.Schema({"label": fr.int64(), "name": fr.string()})) as writer:
+    with fr.Writer(path, fr.Schema({"label": "int64", "name": fr.string()})) as writer:
         for number in range(count):
             writer.append({"label": number % 10, "name": f"{number % 7}"})
     data = fr.FastRecordDataset(path)

@@ -14,7 +14,7 @@ from fastrecord.dataset.where import find_matching
 
 @pytest.fixture
 def selection(tmp_path: Path) -> Selection:
-    schema = fr.Schema({"label": fr.int64(), "name": fr.string(), "score": fr.float32(), "big": fr.uint64()})
+    schema = fr.Schema({"label": "int64", "name": fr.string(), "score": "float32", "big": "uint64"})
     with fr.Writer(tmp_path / "r.frec", schema, metadata={"classes": ["cat", "dog", "owl"]}) as writer:
         for i in range(30):
             writer.append({"label": i % 3, "name": f"n{i:02d}", "score": i / 10, "big": i})
@@ -92,5 +92,5 @@ def test_sizes_of_images_can_be_compared(packed: Path) -> None:
     ids=lambda text: repr(text[:40]),
 )
 def test_anything_else_is_refused_and_never_run(selection: Selection, text: str) -> None:
-    with pytest.raises(fr.SchemaError, match=r"\[FR4(27|07|08)\]$"):
+    with pytest.raises(fr.errors.SchemaError, match=r"\[FR4(27|07|08)\]$"):
         find_matching(selection, text)

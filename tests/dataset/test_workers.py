@@ -136,7 +136,7 @@ def test_a_subclass_that_changes_getitem_is_asked_in_workers_too(packed: Path) -
 
 def write(path: Path, payloads: Sequence[bytes]) -> Path:
     """Write a file with keys img0, img1, ..."""
-    with fr.Writer(path, fr.Schema({"image": fr.bytes_(), "label": fr.int64(), "key": fr.string()})) as writer:
+    with fr.Writer(path, fr.Schema({"image": fr.bytes_(), "label": "int64", "key": fr.string()})) as writer:
         for number, payload in enumerate(payloads):
             writer.append({"image": payload, "label": number, "key": f"img{number}"})
     return path
@@ -159,7 +159,7 @@ def test_a_corrupt_record_is_named_from_a_worker(tmp_path: Path, start_method: s
     data[data.index(encode(6)) + 300] ^= 1
     path.write_bytes(data)
     loader = worker_loader(fr.FastRecordDataset(path, decode=None), start_method)
-    check_error(loader, fr.CorruptFileError, r"a\.frec: record 6.*key 'img6'")
+    check_error(loader, fr.errors.CorruptFileError, r"a\.frec: record 6.*key 'img6'")
 
 
 @pytest.mark.slow

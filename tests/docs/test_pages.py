@@ -60,9 +60,9 @@ def test_samples_are_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> N
 def test_records_are_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     names = run("records.md")
     printed = capsys.readouterr().out.splitlines()
-    assert printed.pop(1).startswith("[(1, 'not an image of a known type")
+    assert printed.pop(1).startswith("[(1, DecodeError('images[1]: not an image of a known type")
     assert printed[:3] == [
-        "Schema({'image': array(\"float32\", (16, 16)), 'label': int64(), 'name': string()})",
+        "Schema({'image': array(\"float32\", (16, 16)), 'label': 'int64', 'name': string()})",
         "(32, 32, 3) False picture 7 7",
         "(4, 32, 32, 3) int32",
     ]

@@ -18,8 +18,6 @@ import fastrecord as fr
 from tests.support.browser import needs_browser, open_browser
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = {name for name in fr.__all__ if re.fullmatch(r"(u?int|b?float|complex)\d+|bool_", name)}
-SHORT_NAMES = {"Dataset", "Loader", "BatchSampler"}
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +52,7 @@ def test_the_site_has_each_page_and_nothing_from_elsewhere(site: Path) -> None:
 def test_the_reference_describes_each_public_name(site: Path) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in site.glob("api/*.html"))
     described = set(re.findall(r'id="fastrecord\.(\w+)"', text))
-    folders = {"files", "inspect", "transforms"}
-    public = {name for name in fr.__all__ if name not in NUMBERS | SHORT_NAMES | {"__version__", *folders}}
-    assert public - described == set()
+    assert set(fr.__all__) - described == {"__version__", "errors", "files", "inspect", "transforms"}
     for folder in ("files", "inspect"):
         names = set(re.findall(rf'id="fastrecord\.{folder}\.(\w+)"', text))
         assert set(getattr(fr, folder).__all__) <= names
@@ -64,8 +60,6 @@ def test_the_reference_describes_each_public_name(site: Path) -> None:
         re.findall(r'id="fastrecord\.(transforms\.\w+)"', text)
     )
     plain = html.unescape(re.sub(r"<[^>]+>", "", text))
-    for name in NUMBERS | SHORT_NAMES:
-        assert re.search(rf"\b{name}\b", plain), name
     # The docstrings of the compiled module, with the types of its stub.
     for part in ("Read many records in one call, without the GIL.", "commit_bytes: int = 1 << 30"):
         assert part in plain

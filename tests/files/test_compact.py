@@ -78,7 +78,7 @@ def test_readers_of_the_old_file_go_on(worn: Path) -> None:
 def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None:
     before = len(records(worn))
     with fr.Writer(worn, None, "a") as writer:
-        with pytest.raises(fr.LockedError, match="another writer has it open"):
+        with pytest.raises(fr.errors.LockedError, match="another writer has it open"):
             fr.files.compact(worn)
         writer.append({"data": b"", "label": 0, "key": "kept"})
         # The committed records may be copied meanwhile.

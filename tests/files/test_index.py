@@ -17,7 +17,7 @@ from fastrecord.transforms import RandomResizedCrop
 from tests.support.commands import failed, good, run
 from tests.support.pictures import jpeg, picture, save
 
-SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64()})
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64"})
 # Eight images with an index, a small one and a PNG.
 IMAGES = [jpeg(200 + 10 * i, 260) for i in range(8)] + [jpeg(40, 30), save(picture(200, 200), "PNG")]
 KINDS = [2] * 8 + [0] * 2
@@ -48,8 +48,8 @@ def deep_errors(path: Path) -> list[str]:
 
 
 def batches(path: Path) -> list[np.ndarray[Any, Any]]:
-    dataset = fr.Dataset(path)
-    with fr.Loader(dataset, 5, image=RandomResizedCrop(64)) as loader:
+    dataset = fr.FastRecordDataset(path)
+    with fr.FastRecordLoader(dataset, 5, image=RandomResizedCrop(64)) as loader:
         return [images.numpy() for images, _ in loader]
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_index_is_named_spares_the_images_and_is_rebuilt(path: Path, t
         printed = failed("verify", path, *options)
         assert "record 0, field image: the side bytes are damaged" in printed
         assert "[FR311]" in printed
-    with pytest.raises(fr.CorruptFileError, match="FR311"):
+    with pytest.raises(fr.errors.CorruptFileError, match="FR311"):
         batches(path)
     # Nothing that a repair could save is lost.
     good("repair", path, tmp_path / "out.frec")
@@ -219,11 +219,13 @@ def test_all_fields_of_images_are_indexed_unless_one_is_named(tmp_path: Path) ->
 
 def test_a_field_that_holds_no_images_is_refused(path: Path, tmp_path: Path) -> None:
     for field in ("label", "other"):
-        with pytest.raises(fr.SchemaError, match=f"no field '{field}' of type image: the file has \\['image'\\]"):
+        with pytest.raises(
+            fr.errors.SchemaError, match=f"no field '{field}' of type image: the file has \\['image'\\]"
+        ):
             fr.files.index(path, field=field)
     with fr.Writer(tmp_path / "data.frec", {"data": fr.bytes_()}) as writer:
         writer.append({"data": b"x"})
-    with pytest.raises(fr.SchemaError, match="no field of type image: the file has none"):
+    with pytest.raises(fr.errors.SchemaError, match="no field of type image: the file has none"):
         fr.files.index(tmp_path / "data.frec")
 
 
@@ -235,7 +237,7 @@ def test_a_file_without_records_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_file_that_a_writer_has_open_is_refused(path: Path) -> None:
-    with fr.Writer(path, mode="a"), pytest.raises(fr.LockedError):
+    with fr.Writer(path, mode="a"), pytest.raises(fr.errors.LockedError):
         fr.files.index(path)
 
 

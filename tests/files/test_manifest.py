@@ -21,7 +21,7 @@ from tests.support.commands import failed, good, run
 
 
 def shard(path: Path, count: int, *, classes: tuple[str, ...] = ("cat", "dog"), mode: str = "w") -> None:
-    schema = fr.Schema({"text": fr.string("zstd"), "label": fr.int64()}) if mode == "w" else None
+    schema = fr.Schema({"text": fr.string("zstd"), "label": "int64"}) if mode == "w" else None
     with fr.Writer(path, schema, mode=mode) as writer:
         for i in range(count):
             writer.append({"text": f"{path.name} {i}", "label": i % 2})
@@ -97,7 +97,7 @@ def test_check_finds_every_difference(folder: Path, tmp_path: Path) -> None:
     (folder / "b.frec").unlink()
     shard(folder / "b.frec", 5)
     shard(folder / "c.frec", 7, mode="a")
-    with fr.Writer(folder / "d.frec", fr.Schema({"other": fr.int64()}), mode="w") as writer:
+    with fr.Writer(folder / "d.frec", fr.Schema({"other": "int64"}), mode="w") as writer:
         writer.append({"other": 1})
     (folder / "e.frec").write_bytes(b"not a shard" * 1000)
     fr.files.set_metadata(folder / "f.frec", classes=["dog", "cat"])
@@ -126,12 +126,12 @@ def test_shards_that_do_not_belong_together_are_refused(folder: Path) -> None:
     shutil.copy(folder / "a.frec", folder / "copy.frec")
     with pytest.raises(fr.FastRecordError, match=r"copy\.frec: is a copy of a\.frec.*FR209"):
         fr.files.write_manifest(folder)
-    with fr.Writer(folder / "copy.frec", fr.Schema({"other": fr.int64()}), mode="w") as writer:
+    with fr.Writer(folder / "copy.frec", fr.Schema({"other": "int64"}), mode="w") as writer:
         writer.append({"other": 1})
-    with pytest.raises(fr.SchemaError, match=r"copy\.frec: its fields differ.*FR410"):
+    with pytest.raises(fr.errors.SchemaError, match=r"copy\.frec: its fields differ.*FR410"):
         fr.files.write_manifest(folder)
     (folder / "copy.frec").write_bytes(b"not a shard" * 1000)
-    with pytest.raises(fr.CorruptFileError, match=r"copy\.frec.*FR201"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"copy\.frec.*FR201"):
         fr.files.write_manifest(folder)
     (folder / "copy.frec").unlink()
     shard(folder / "open.frec", 1)
@@ -146,7 +146,7 @@ def test_shards_that_do_not_belong_together_are_refused(folder: Path) -> None:
 def test_each_shard_has_its_own_classes(folder: Path) -> None:
     shard(folder / "d.frec", 2, classes=("dog", "cat"))
     shard(folder / "e.frec", 2)
-    with fr.Writer(folder / "f.frec", mode="w", schema=fr.Schema({"text": fr.string(), "label": fr.int64()})) as writer:
+    with fr.Writer(folder / "f.frec", mode="w", schema=fr.Schema({"text": fr.string(), "label": "int64"})) as writer:
         writer.append({"text": "without classes", "label": 0})
     fr.files.write_manifest(folder)
     found = content(folder)
@@ -203,7 +203,7 @@ def test_a_manifest_that_breaks_a_rule_is_refused(folder: Path, change: dict[str
             found[key] = value
     (folder / "dataset.json").write_text(json.dumps(found))
     for call in (fr.files.check_manifest, fr.files.write_manifest):
-        with pytest.raises(fr.CorruptFileError, match=r"dataset\.json: .*FR210"):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"dataset\.json: .*FR210"):
             call(folder)
     assert content(folder) == found
 
@@ -213,10 +213,10 @@ def test_cut_or_newer_manifests_are_refused(folder: Path) -> None:
     path = folder / "dataset.json"
     whole = path.read_bytes()
     for end in range(0, len(whole) - 2, 7):
-        with pytest.raises(fr.CorruptFileError, match="FR210"):
+        with pytest.raises(fr.errors.CorruptFileError, match="FR210"):
             Manifest.parse(whole[:end], "dataset.json")
     path.write_text(json.dumps(content(folder) | {"version": 2}))
-    with pytest.raises(fr.UnsupportedVersionError, match=r"reads up to 1.*FR202"):
+    with pytest.raises(fr.errors.UnsupportedVersionError, match=r"reads up to 1.*FR202"):
         fr.files.write_manifest(folder)
 
 
@@ -248,7 +248,7 @@ ENTRIES = st.lists(
 
 @given(entries=ENTRIES, data=st.data())
 def test_any_shards_come_back_from_the_bytes(entries: list[ShardEntry], data: st.DataObject) -> None:
-    made = Manifest.of(entries, fr.Schema({"text": fr.string(), "label": fr.int64()}))
+    made = Manifest.of(entries, fr.Schema({"text": fr.string(), "label": "int64"}))
     again = Manifest.parse(made.dump(), "there")
     assert again == made
     assert again.entries() == entries

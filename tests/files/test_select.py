@@ -108,7 +108,7 @@ def test_a_selection_can_be_shards_with_a_manifest(source: Path, tmp_path: Path)
 def test_what_cannot_be_selected_is_refused_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     out, before = tmp_path / "out.frec", sorted(os.listdir(tmp_path))
     no_keys = tmp_path / "bare.frec"
-    with fr.Writer(no_keys, {"label": fr.int64()}) as writer:
+    with fr.Writer(no_keys, {"label": fr.FieldType("int64")}) as writer:
         writer.append({"label": 1})
     for refused, wrong in (
         (["--where", "label == 'cow'"], "no class is named 'cow'"),

@@ -12,12 +12,16 @@ from fastrecord.schema import FieldType
 
 
 def labelled(path: Path, labels: list[int], kind: FieldType | None = None) -> Path:
-    with fr.Writer(path, {"label": kind or fr.int64()}, metadata={"source": "a loop"}, complete=False) as writer:
+    with fr.Writer(
+        path, {"label": kind or fr.FieldType("int64")}, metadata={"source": "a loop"}, complete=False
+    ) as writer:
         writer.extend({"label": np.array(labels, kind.name if kind else "int64")})
     return path
 
 
-@pytest.mark.parametrize("kind", [fr.int64(), fr.uint8(), fr.int32(), fr.bool_()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [fr.FieldType("int64"), fr.FieldType("uint8"), fr.FieldType("int32"), fr.FieldType("bool")], ids=str
+)
 def test_class_names_come_later_in_a_commit_of_their_own(tmp_path: Path, kind: FieldType) -> None:
     path = labelled(tmp_path / "a.frec", [0, 1, 1], kind)
     with fr.Reader(path) as before:
@@ -38,7 +42,7 @@ def test_class_names_come_later_in_a_commit_of_their_own(tmp_path: Path, kind: F
         (
             [0, 2, 5],
             ["cat", "dog"],
-            fr.SchemaError,
+            fr.errors.SchemaError,
             r"record 1 has the label 2, and 2 classes .*\[FR424\]",
         ),
         ([0, 1], ["cat", "cat"], ValueError, "'cat' more than once"),
@@ -60,7 +64,7 @@ def test_classes_that_do_not_fit_are_refused_and_nothing_is_written(
 
 def test_negative_labels_need_no_class_and_other_types_can_have_none(tmp_path: Path) -> None:
     fr.files.set_metadata(labelled(tmp_path / "a.frec", [-1, 0]), classes=["cat"])
-    with fr.Writer(tmp_path / "b.frec", {"label": fr.float32()}) as writer:
+    with fr.Writer(tmp_path / "b.frec", {"label": fr.FieldType("float32")}) as writer:
         writer.append({"label": 0.5})
-    with pytest.raises(fr.SchemaError, match=r"b\.frec: field 'label' is of type float32.*\[FR408\]"):
+    with pytest.raises(fr.errors.SchemaError, match=r"b\.frec: field 'label' is of type float32.*\[FR408\]"):
         fr.files.set_metadata(tmp_path / "b.frec", classes=["cat"])

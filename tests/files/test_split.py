@@ -188,7 +188,7 @@ def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) 
     for name in sorted(os.listdir(".")):
         try:
             print(name, len(fr.Reader(name)))
-        except fr.CorruptFileError:
+        except fr.errors.CorruptFileError:
             print(name, "is not a file")
     print(fr.files.split("a.frec", shards=5, overwrite=True).counts)
     print(status)

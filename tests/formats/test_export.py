@@ -125,16 +125,18 @@ def test_files_of_other_fields_or_classes_are_refused(rows: Path, tmp_path: Path
     other = write_rows(tmp_path / "other.frec", 3, classes=["b", "a"])
     with fr.Writer(tmp_path / "third.frec", {"data": fr.bytes_()}) as writer:
         writer.append({"data": b""})
-    with pytest.raises(fr.SchemaError, match=r"other.frec: has other classes than .*in.frec: `fastrecord merge`"):
+    with pytest.raises(
+        fr.errors.SchemaError, match=r"other.frec: has other classes than .*in.frec: `fastrecord merge`"
+    ):
         export([rows, other], tmp_path / "out", "jsonlines")
-    with pytest.raises(fr.SchemaError, match=r"third.frec: no field 'label', which .*in.frec has"):
+    with pytest.raises(fr.errors.SchemaError, match=r"third.frec: no field 'label', which .*in.frec has"):
         export([rows, tmp_path / "third.frec"], tmp_path / "out", "jsonlines")
     assert names(tmp_path) == ["in.frec", "other.frec", "third.frec"]
 
 
 def test_all_fields_that_a_format_cannot_hold_are_named_at_once(tmp_path: Path) -> None:
     path, out = tmp_path / "in.frec", tmp_path / "out"
-    with fr.Writer(path, {"a": fr.array("int64", (2,)), "b": fr.int64(), "c": fr.list_(fr.int64())}) as writer:
+    with fr.Writer(path, {"a": fr.array("int64", (2,)), "b": fr.FieldType("int64"), "c": fr.list_("int64")}) as writer:
         writer.append({"a": np.zeros(2, np.int64), "b": 7, "c": [1]})
     message = failed("export", path, out, "-f", "jsonlines")
     assert message == (

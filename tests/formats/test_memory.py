@@ -28,7 +28,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("memory") / "large.frec"
     noise = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
     ppm = b"P6 100 350 255 " + bytes(105_000)
-    schema = {"image": fr.image(), "noise": fr.bytes_(), "label": fr.int64(), "key": fr.string()}
+    schema = {"image": fr.image(), "noise": fr.bytes_(), "label": fr.FieldType("int64"), "key": fr.string()}
     with fr.Writer(path, schema, metadata={"classes": list("abcdefghij")}) as writer:
         for i in range(RECORDS):
             data = noise.copy()

@@ -26,7 +26,7 @@ _rng = np.random.default_rng(0)
 def images() -> Fields:
     return {
         "image": (fr.image(), [encode(i) for i in range(N)]),
-        "label": (fr.int64(), [i * i % 3 for i in range(N)]),
+        "label": (fr.FieldType("int64"), [i * i % 3 for i in range(N)]),
         "key": (fr.string(), [f"n{i % 4:03d}/{i:04d}" for i in range(N)]),
     }
 
@@ -36,7 +36,7 @@ def mixed_images() -> Fields:
     return {
         "image": (fr.image(), [encode(i, kind="JPEG" if i % 3 else "PNG") for i in range(N)]),
         "mask": (fr.image(), [encode(i + 99, mode="L", kind="PNG") for i in range(N)]),
-        "label": (fr.int64(), [i - 4 for i in range(N)]),
+        "label": (fr.FieldType("int64"), [i - 4 for i in range(N)]),
     }
 
 
@@ -78,17 +78,17 @@ def texts() -> Fields:
 
 def scalars() -> Fields:
     """Every scalar type, with its smallest and largest values."""
-    found: Fields = {"flag": (fr.bool_(), [i % 3 == 0 for i in range(N)])}
+    found: Fields = {"flag": (fr.FieldType("bool"), [i % 3 == 0 for i in range(N)])}
     for bits in (8, 16, 32, 64):
         for kind, name in ((np.iinfo(f"int{bits}"), f"int{bits}"), (np.iinfo(f"uint{bits}"), f"uint{bits}")):
             ends = [kind.min, kind.max, 0, 1, kind.max // 3]
-            found[f"a_{name}"] = (getattr(fr, name)(), [ends[i % 5] for i in range(N)])
+            found[f"a_{name}"] = (fr.FieldType(name), [ends[i % 5] for i in range(N)])
     for name in ("float16", "float32", "float64"):
         floats = [0.0, -0.0, 1 / 3, float("inf"), -float("inf"), float("nan"), float(np.finfo(name).max), -1.5]
-        found[f"a_{name}"] = (getattr(fr, name)(), np.array([floats[i % 8] for i in range(N)], name))
-    found["a_complex64"] = (fr.complex64(), (_rng.random(N) + 1j * _rng.random(N)).astype(np.complex64))
-    found["a_complex128"] = (fr.complex128(), _rng.random(N) - 1j * _rng.random(N))
-    found["a_bfloat16"] = (fr.bfloat16(), torch.arange(N).bfloat16() / 8)
+        found[f"a_{name}"] = (fr.FieldType(name), np.array([floats[i % 8] for i in range(N)], name))
+    found["a_complex64"] = (fr.FieldType("complex64"), (_rng.random(N) + 1j * _rng.random(N)).astype(np.complex64))
+    found["a_complex128"] = (fr.FieldType("complex128"), _rng.random(N) - 1j * _rng.random(N))
+    found["a_bfloat16"] = (fr.FieldType("bfloat16"), torch.arange(N).bfloat16() / 8)
     return found
 
 
@@ -114,13 +114,13 @@ def arrays() -> Fields:
 
 def lists() -> Fields:
     return {
-        "ids": (fr.list_(fr.int64()), [list(range(-i, i)) for i in range(N)]),
-        "scores": (fr.list_(fr.float32()), [[j / 4 for j in range(i % 5)] for i in range(N)]),
-        "flags": (fr.list_(fr.bool_()), [[True, False][: i % 3] for i in range(N)]),
+        "ids": (fr.list_("int64"), [list(range(-i, i)) for i in range(N)]),
+        "scores": (fr.list_("float32"), [[j / 4 for j in range(i % 5)] for i in range(N)]),
+        "flags": (fr.list_("bool"), [[True, False][: i % 3] for i in range(N)]),
         "tags": (fr.list_(fr.string()), [["", "a", "ü\n"][: i % 4] for i in range(N)]),
-        "small": (fr.list_(fr.uint8()), [list(range(i)) for i in range(N)]),
-        "doubles": (fr.list_(fr.float64()), [[0.1] * (i % 3) for i in range(N)]),
-        "halves": (fr.list_(fr.bfloat16()), [[0.5, 1.5]] * N),
+        "small": (fr.list_("uint8"), [list(range(i)) for i in range(N)]),
+        "doubles": (fr.list_("float64"), [[0.1] * (i % 3) for i in range(N)]),
+        "halves": (fr.list_("bfloat16"), [[0.5, 1.5]] * N),
         "trees": (fr.list_(fr.json()), [[{"a": i}] for i in range(N)]),
         "images": (fr.list_(fr.image()), [[encode(j) for j in range(i % 3)] for i in range(N)]),
         "boxes": (
@@ -266,7 +266,7 @@ def test_a_folder_of_images_comes_back_by_pack_and_is_never_replaced(tmp_path: P
     classes = ["cat", "dog", "owl"]
     labels = [i // 10 for i in range(N)]
     keys = [f"{classes[label]}/{i:02d}.jpg" for i, label in enumerate(labels)]
-    fields = images() | {"label": (fr.int64(), labels), "key": (fr.string(), keys)}
+    fields = images() | {"label": (fr.FieldType("int64"), labels), "key": (fr.string(), keys)}
     path = write(tmp_path / "in.frec", fields, {"classes": classes})
     assert fr.export(path, tmp_path / "out", "folder").files == N
     # Nothing tells it from a user's only copy.

@@ -89,7 +89,7 @@ def test_a_field_that_holds_no_images_is_read_and_not_decoded(tmp_path: Path) ->
 
 
 def test_images_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path) -> None:
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64"})
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         for number in range(6):
             data = encode(number)
@@ -265,7 +265,7 @@ def test_files_and_fields_that_cannot_be_measured_are_errors(tmp_path: Path, pac
     assert "field 'label' holds int64" in failed("bench", packed, "--field", "label")
     empty = write_images(tmp_path / "empty.frec", [])
     assert "empty.frec: no record has a value in field 'image': nothing to measure" in failed("bench", empty)
-    with fr.Writer(tmp_path / "numbers.frec", fr.Schema({"label": fr.int64()})) as writer:
+    with fr.Writer(tmp_path / "numbers.frec", fr.Schema({"label": "int64"})) as writer:
         writer.append({"label": 1})
     assert "no field holds images or bytes: it has label" in failed("bench", tmp_path / "numbers.frec")
     flip(packed, tmp_path / "bad.frec", record=7)

@@ -84,7 +84,7 @@ def test_wrong_conditions_are_errors_and_leave_no_file(
 
 
 def test_a_class_needs_labels(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "x.frec", fr.Schema({"x": fr.int8()})) as writer:
+    with fr.Writer(tmp_path / "x.frec", fr.Schema({"x": "int8"})) as writer:
         writer.append({"x": 1})
     assert "[FR425]" in failed("browse", tmp_path / "x.frec", "-o", tmp_path / "p.html", "--class", "cat")
 

@@ -125,7 +125,7 @@ def test_a_click_shows_the_full_image_and_all_fields_and_keys_move_on(browser: C
 
 
 def test_names_from_a_file_are_shown_as_text_and_never_run(browser: Chrome, tmp_path: Path) -> None:
-    types = {"image": fr.image(), "label": fr.int64(), "key": fr.string()}
+    types = {"image": fr.image(), "label": fr.FieldType("int64"), "key": fr.string()}
     schema = fr.Schema({**types, FIELD: fr.json(), "note": fr.string()})
     path = tmp_path / "<b>x & y.frec"
     with fr.Writer(path, schema, metadata={"classes": [EVIL, "<!--"]}) as writer:
@@ -162,10 +162,10 @@ def test_damaged_images_are_tiles_with_their_error(browser: Chrome, packed: Path
 def test_arrays_pairs_and_records_without_images_have_tiles(browser: Chrome, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     mask = rng.integers(0, 2, (9, 7), dtype=np.uint8) * 255
-    schema = fr.Schema({"mask": fr.array("uint8", (None, None)), "hr": fr.image(), "x": fr.float32()})
+    schema = fr.Schema({"mask": fr.array("uint8", (None, None)), "hr": fr.image(), "x": "float32"})
     with fr.Writer(tmp_path / "pairs.frec", schema) as writer:
         writer.append({"mask": mask, "hr": jpeg(80, 60), "x": 0.5})
-    with fr.Writer(tmp_path / "table.frec", fr.Schema({"x": fr.float32(), "name": fr.string()})) as writer:
+    with fr.Writer(tmp_path / "table.frec", fr.Schema({"x": "float32", "name": fr.string()})) as writer:
         writer.append({"x": 0.25, "name": "only text"})
     good("browse", tmp_path / "pairs.frec", tmp_path / "table.frec", "-o", tmp_path / "both.html")
     show(browser, tmp_path / "both.html")

@@ -19,7 +19,7 @@ from tests.support.commands import failed, flip, good, run
 from tests.support.packing import pack_with
 from tests.support.pictures import jpeg
 
-SCHEMA = {"data": fr.bytes_(), "x": fr.float32(), "key": fr.string()}
+SCHEMA = {"data": fr.bytes_(), "x": fr.FieldType("float32"), "key": fr.string()}
 Row = dict[str, Any]
 
 
@@ -91,7 +91,7 @@ def test_repeats_of_a_key_are_paired_in_order(compared: Callable[..., Comparison
 
 
 def test_files_without_keys_are_compared_by_position(tmp_path: Path) -> None:
-    schema = {"x": fr.int16()}
+    schema = {"x": fr.FieldType("int16")}
     a = write(tmp_path / "a.frec", [{"x": i} for i in range(5)], schema)
     b = write(tmp_path / "b.frec", [{"x": i if i != 2 else 9} for i in range(7)], schema)
     found = fr.inspect.diff(a, b)
@@ -132,7 +132,7 @@ def test_a_crop_index_is_no_difference(tmp_path: Path) -> None:
 def test_equal_bytes_of_another_shape_differ_and_nan_equals_itself(tmp_path: Path) -> None:
     schema = {
         "a": fr.array("float32", (None, None)),
-        "f": fr.float64(),
+        "f": fr.FieldType("float64"),
         "s": fr.array("float16", (2,)),
         "l": fr.list_(fr.array("int8", (None,))),
         "e": fr.array("int8", (0, 3)),
@@ -169,12 +169,12 @@ def test_fields_and_types_that_differ_are_named(tmp_path: Path) -> None:
     a = write(
         tmp_path / "a.frec",
         [{"x": 1, "old": b"", "key": "k"}],
-        {"x": fr.int32(), "old": fr.bytes_(), "key": fr.string()},
+        {"x": fr.FieldType("int32"), "old": fr.bytes_(), "key": fr.string()},
     )
     b = write(
         tmp_path / "b.frec",
         [{"key": "k", "x": 1, "new": 2.0}],
-        {"key": fr.string(), "x": fr.int64(), "new": fr.float32()},
+        {"key": fr.string(), "x": fr.FieldType("int64"), "new": fr.FieldType("float32")},
     )
     found = fr.inspect.diff(a, b)
     assert (found.fields_added, found.fields_removed) == (["new"], ["old"])
@@ -203,7 +203,7 @@ def test_labels_are_compared_by_class_name(tmp_path: Path) -> None:
 
 
 def test_a_number_without_a_name_is_no_class_of_the_other_file(tmp_path: Path) -> None:
-    schema = {"label": fr.int64(), "key": fr.string()}
+    schema = {"label": fr.FieldType("int64"), "key": fr.string()}
     records = [{"label": label, "key": f"k{number}"} for number, label in enumerate([0, 2, 7, -1])]
     a = write(tmp_path / "a.frec", records, schema, classes=["ant", "bee", "cat"])
     b = write(tmp_path / "b.frec", records, schema, classes=["ant", "bee"])
@@ -243,7 +243,7 @@ def test_trouble_has_a_status_of_its_own(packed: Path, tmp_path: Path) -> None:
 
 def test_many_records_take_some_bytes_each(tmp_path: Path) -> None:
     count = 300_000
-    with fr.Writer(tmp_path / "m.frec", fr.Schema({"key": fr.string(), "x": fr.int32()})) as writer:
+    with fr.Writer(tmp_path / "m.frec", fr.Schema({"key": fr.string(), "x": "int32"})) as writer:
         for start in range(0, count, 50_000):
             numbers = np.arange(start, start + 50_000, dtype=np.int32)
             writer.extend({"key": [f"a rather long key {number:040d}" for number in numbers], "x": numbers})

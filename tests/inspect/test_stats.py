@@ -47,9 +47,7 @@ def write_mixed(path: Path) -> list[bytes]:
 def test_bytes_of_a_field_are_those_of_its_values(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(0, 1000, 501)
-    schema = fr.Schema(
-        {"data": fr.bytes_(), "text": fr.json("zstd"), "x": fr.float32(), "a": fr.array("int16", (100,))}
-    )
+    schema = fr.Schema({"data": fr.bytes_(), "text": fr.json("zstd"), "x": "float32", "a": fr.array("int16", (100,))})
     for number, part in enumerate(np.array_split(sizes, 3)):
         with fr.Writer(tmp_path / f"{number}.frec", schema) as writer:
             for size in part.tolist():
@@ -205,7 +203,7 @@ def test_many_equal_values_are_counted_by_their_checksums_alone(tmp_path: Path) 
 
 
 def test_a_file_without_records_has_no_sizes(tmp_path: Path) -> None:
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "x": fr.json()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64", "x": fr.json()})
     fr.Writer(tmp_path / "e.frec", schema).close()
     stats = fr.inspect.stats(tmp_path / "e.frec")
     assert [one.bytes for one in stats.fields] == [None] * 3

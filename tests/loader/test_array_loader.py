@@ -369,7 +369,12 @@ def test_stats_count_records_batches_and_bytes(patches: Path) -> None:
 
 def write_both(path: Path, count: int = 9) -> Path:
     """Write images with arrays, a label and a bfloat16 number."""
-    fields = {"image": fr.image(), "label": fr.int64(), "map": fr.array("float32", (30, 2)), "score": fr.bfloat16()}
+    fields = {
+        "image": fr.image(),
+        "label": fr.FieldType("int64"),
+        "map": fr.array("float32", (30, 2)),
+        "score": fr.FieldType("bfloat16"),
+    }
     with fr.Writer(path, fr.Schema({**fields, "boxes": fr.array("int32", (None,))})) as writer:
         for number in range(count):
             rows, boxes = np.full((30, 2), number, np.float32), np.full(number, number, np.int32)
@@ -396,9 +401,9 @@ def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: 
     alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, image=CenterCrop(24))])
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
     assert torch.cat([batch["score"] for batch in batches]).tolist() == list(range(9))
-    with pytest.raises(fr.SchemaError, match=r"write images=\{'image': transforms.CenterCrop\(224\)\} or"):
+    with pytest.raises(fr.errors.SchemaError, match=r"write images=\{'image': transforms.CenterCrop\(224\)\} or"):
         make(dataset)
-    with pytest.raises(fr.SchemaError, match="images= names 'label', which is not among"):
+    with pytest.raises(fr.errors.SchemaError, match="images= names 'label', which is not among"):
         make(dataset, images={"label": CenterCrop(24)})
 
 
@@ -409,8 +414,12 @@ def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: 
         ({"flip": True, "dtype": torch.float32}, ValueError, "flip, dtype: the data set is in fields mode"),
         ({"ragged": "pad"}, TypeError, "ragged is a form for each field, such as .*, not 'pad'"),
         ({"ragged": {"tokens": "pads"}}, ValueError, 'tokens.* is "list", "pad" or "packed", not \'pads\''),
-        ({"ragged": {"hr": "pad"}}, fr.SchemaError, "field 'hr' is not one of .* arrays of varying shape"),
-        ({"ragged": {"nowhere": "pad"}}, fr.SchemaError, "field 'nowhere' is not one of .* arrays of varying shape"),
+        ({"ragged": {"hr": "pad"}}, fr.errors.SchemaError, "field 'hr' is not one of .* arrays of varying shape"),
+        (
+            {"ragged": {"nowhere": "pad"}},
+            fr.errors.SchemaError,
+            "field 'nowhere' is not one of .* arrays of varying shape",
+        ),
         ({"batch_transform": 3}, TypeError, "batch_transform is a callable, not int"),
         ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip", a callable or'),
     ],

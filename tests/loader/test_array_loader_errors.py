@@ -60,8 +60,8 @@ def test_the_error_names_file_record_and_field_when_the_turn_of_its_batch_has_co
     batches = iter(loader)
     before = place(field) // 2
     assert numbers(itertools.islice(batches, before)) == [[2 * i, 2 * i + 1] for i in range(before)]
-    message = rf"bad\.frec: record {place(field)}, field {field}: .*damaged, key 'patch {place(field)}'"
-    with pytest.raises(fr.CorruptFileError, match=message):
+    message = rf"bad\.frec: record {place(field)}, key 'patch {place(field)}', field {field}: .*damaged"
+    with pytest.raises(fr.errors.CorruptFileError, match=message):
         next(batches)
     assert loader.state_dict()["batches_done"] == before
     assert loader.skipped == []
@@ -116,7 +116,7 @@ def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> 
     assert 80 <= len(lost) <= 90
     others = [number for number in range(400) if number not in lost]
     assert torch.equal(batch["lr"], torch.from_numpy(np.stack([record(number)["lr"] for number in others])))
-    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: .*lr.*damaged"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"bad\.frec: .*lr.*damaged"):
         list(make(fr.FastRecordDataset(path), 400))
 
 

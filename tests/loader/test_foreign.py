@@ -96,12 +96,14 @@ def test_the_warning_comes_once_and_has_the_number_and_the_kind(tmp_path: Path) 
 def test_with_the_native_decoder_they_are_errors_that_name_record_and_kind(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), KINDS["AVIF"](), photo(1), TWELVE_BITS])
     for number, kind in ((1, "image is not supported: AVIF"), (3, "image is not supported: JPEG of 12 bits")):
-        with pytest.raises(fr.DecodeError, match=rf"train\.frec: record {number}, field image: .*{kind}.*\[FR504\]"):
+        with pytest.raises(
+            fr.errors.DecodeError, match=rf"train\.frec: record {number}, field image: .*{kind}.*\[FR504\]"
+        ):
             list(make(fr.FastRecordDataset(path).subset([number]), 4, decoder="native"))
     loader = make(path, 4, decoder="native", on_error="skip")
     assert [len(images) for images, _ in loader] == [2]
     assert (loader.stats().skipped, loader.stats().by_pillow) == (2, 0)
-    with pytest.raises(fr.DecodeError, match=r"record 1, field image: .*AVIF.*FR504"):
+    with pytest.raises(fr.errors.DecodeError, match=r"record 1, .*field image: .*AVIF.*FR504"):
         fr.FastRecordDataset(path, decode="native")[1]
 
 
@@ -119,7 +121,7 @@ def test_what_pillow_does_not_open_either_is_an_error_that_names_record_and_kind
 ) -> None:
     images = [photo(0), data, photo(1)]
     path = write_payloads(tmp_path / "train.frec", images, images=False)
-    with pytest.raises(fr.DecodeError, match=rf"train\.frec: record 1, field image: .*{kind}.*\[FR50[14]\]"):
+    with pytest.raises(fr.errors.DecodeError, match=rf"train\.frec: record 1, .*field image: .*{kind}.*\[FR50[14]\]"):
         list(make(path, 3))
     loader = make(path, 3, on_error="skip")
     assert [len(images) for images, _ in loader] == [2]
@@ -129,14 +131,14 @@ def test_what_pillow_does_not_open_either_is_an_error_that_names_record_and_kind
 def test_more_pixels_than_allowed_and_grey_of_16_bits_are_errors_as_with_other_kinds(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "train.frec", [KINDS["JPEG 2000"]()])
     with pytest.raises(
-        fr.DecodeError, match=r"record 0, field image: 61 x 43 pixels are more than the limit of 99.*FR505"
+        fr.errors.DecodeError, match=r"record 0, .*field image: 61 x 43 pixels are more than the limit of 99.*FR505"
     ):
         list(make(path, max_pixels=99))
     grey = wide(1)
     path = write_payloads(
         tmp_path / "grey.frec", [save(Image.fromarray(grey[:, :, 0]), "JPEG2000", irreversible=False)]
     )
-    with pytest.raises(fr.DecodeError, match=r"record 0, field image: a grey JPEG2000 of 16 bits.*FR515"):
+    with pytest.raises(fr.errors.DecodeError, match=r"record 0, .*field image: a grey JPEG2000 of 16 bits.*FR515"):
         list(make(path))
     for name, wanted in (("scale", (grey.astype(int) + 128) // 257), ("clip", np.minimum(grey, 255))):
         with warned():

@@ -79,7 +79,7 @@ def test_without_labels_a_batch_is_the_images_alone(tmp_path: Path) -> None:
 
 
 def test_a_label_may_be_a_float_and_a_target_transform_is_applied(tmp_path: Path, photos: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": fr.float64()})) as writer:
+    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "label": "float64"})) as writer:
         for number in range(3):
             writer.append({"image": photo(number), "label": number / 4})
     ((_, labels),) = list(make(tmp_path / "a.frec"))

@@ -46,7 +46,7 @@ def test_the_sampler_and_the_loader_shuffle_by_the_same_default(data: fr.FastRec
 def in_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty images of two classes, packed class by class."""
     path = tmp_path_factory.mktemp("runs") / "train.frec"
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64"})
     with fr.Writer(path, schema) as writer:
         for number in range(40):
             writer.append({"image": photo(number), "label": number // 20})
@@ -188,8 +188,8 @@ def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path
     extra = {
         "box": fr.array("float32", (4,)),
         "half": fr.array("bfloat16", (2,)),
-        "score": fr.float32(),
-        "n": fr.uint8(),
+        "score": fr.FieldType("float32"),
+        "n": fr.FieldType("uint8"),
     }
     with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), **extra, "key": fr.string()})) as writer:
         for number in range(6):
@@ -212,13 +212,8 @@ def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path
 def test_a_path_stands_for_its_data_set(photos: Path) -> None:
     several: list[str | Path] = [photos, str(photos)]
     for paths in (photos, str(photos), several):
-        loader = fr.Loader(paths, 4, shuffle=False, image=Resize(8))
+        loader = fr.FastRecordLoader(paths, 4, shuffle=False, image=Resize(8))
         assert len(loader.dataset) == COUNT * (2 if paths is several else 1)
-    assert (fr.Dataset, fr.BatchSampler, fr.Loader) == (
-        fr.FastRecordDataset,
-        fr.FastRecordBatchSampler,
-        fr.FastRecordLoader,
-    )
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ def wide() -> bytes:
 
 
 KINDS = {
-    "damaged": (damaged, fr.CorruptFileError, "field image: stored CRC .*: the payload is damaged"),
-    "no image": (with_payload(b"hello"), fr.DecodeError, "field image: not an image of a known type: 5 bytes"),
-    "empty": (with_payload(b""), fr.DecodeError, "field image: not an image of a known type: 0 bytes"),
-    "truncated": (with_payload(photo(BAD)[:-400]), fr.DecodeError, "field image: the JPEG is truncated"),
-    "too large": (with_payload(wide()), fr.DecodeError, "1000 x 101 pixels are more than the limit of 100000"),
+    "damaged": (damaged, fr.errors.CorruptFileError, "field image: stored CRC .*: the payload is damaged"),
+    "no image": (with_payload(b"hello"), fr.errors.DecodeError, "field image: not an image of a known type: 5 bytes"),
+    "empty": (with_payload(b""), fr.errors.DecodeError, "field image: not an image of a known type: 0 bytes"),
+    "truncated": (with_payload(photo(BAD)[:-400]), fr.errors.DecodeError, "field image: the JPEG is truncated"),
+    "too large": (with_payload(wide()), fr.errors.DecodeError, "1000 x 101 pixels are more than the limit of 100000"),
 }
 
 
@@ -64,7 +64,7 @@ KINDS = {
 def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, type[Exception], str]:
     """A file whose record 5 is not decodable, and the error for it."""
     write, error, reason = KINDS[request.param]
-    return write(tmp_path), error, rf"train\.frec: record 5.*{reason}.*, key '(train|sound)/5'"
+    return write(tmp_path), error, rf"train\.frec: record 5, key '(train|sound)/5', .*{reason}"
 
 
 def load(path: Path, batch_size: int = 4, **options: Any) -> FastRecordLoader:
@@ -225,7 +225,7 @@ def test_a_label_of_an_unknown_class_is_never_skipped(tmp_path: Path, fields: tu
             writer.append({"image": photo(number), "label": "bee" if number == BAD else "ant"})
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=fields, classes=["ant"])
     images: dict[str, Any] = {"images": {"image": Resize(8)}} if fields is None or "image" in fields else {}
-    with pytest.raises(fr.SchemaError, match="the class 'bee' is not among the 1 that classes= names"):
+    with pytest.raises(fr.errors.SchemaError, match="the class 'bee' is not among the 1 that classes= names"):
         list(fr.FastRecordLoader(dataset, 2, shuffle=False, on_error="skip", **images))
 
 
@@ -248,7 +248,7 @@ def test_a_file_that_is_cut_short_under_the_loader_is_an_error_and_no_crash(
     next(batches)
     os.truncate(path, 8192)
     with pytest.raises(
-        fr.CorruptFileError if on_error == "raise" else fr.FastRecordError, match=r"train\.frec.*truncated"
+        fr.errors.CorruptFileError if on_error == "raise" else fr.FastRecordError, match=r"train\.frec.*truncated"
     ):
         list(batches)
 
@@ -336,8 +336,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"images": {"image": Resize(4)}}, ValueError, "give one of image= and images="),
         ({"image": None, "images": {}}, ValueError, "images= names no field"),
         ({"image": 224}, TypeError, "the geometry of field 'image' is one of fastrecord.transforms, .*, not int"),
-        ({"image": None, "images": {"depth": Resize(4)}}, fr.SchemaError, "no field 'depth': it has image, label"),
-        ({"image": None, "images": {"key": Resize(4)}}, fr.SchemaError, "field 'key' holds string, not images"),
+        (
+            {"image": None, "images": {"depth": Resize(4)}},
+            fr.errors.SchemaError,
+            "no field 'depth': it has image, label",
+        ),
+        ({"image": None, "images": {"key": Resize(4)}}, fr.errors.SchemaError, "field 'key' holds string, not images"),
         ({"flip": 0.5}, TypeError, "flip is True or False, not 0.5"),
         ({"threads": 0}, ValueError, "threads is from 1 to"),
         ({"threads": 1.5}, TypeError, "threads is an int, not float"),

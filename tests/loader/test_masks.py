@@ -47,7 +47,9 @@ def write(path: Path, rows: list[tuple[bytes, bytes]]) -> Path:
 def test_one_in_a_further_field_is_an_error_that_names_it(tmp_path: Path, kind: str, resized: object) -> None:
     mask, what = MASKS[kind]
     path = write(tmp_path / "x.frec", [(RGB, RGB), (RGB, mask)])
-    with pytest.raises(fr.DecodeError, match=rf"x\.frec: record 1, field mask: {what} .*store masks as arrays.*FR517"):
+    with pytest.raises(
+        fr.errors.DecodeError, match=rf"x\.frec: record 1, field mask: {what} .*store masks as arrays.*FR517"
+    ):
         list(make(path, 2, images={"image": resized, "mask": resized}))
     # For any order of the fields: the image is the data set's.
     loader = make(path, 2, images={"mask": resized, "image": resized}, on_error="skip")
@@ -74,7 +76,7 @@ def test_grey_that_is_not_resized_keeps_its_values(tmp_path: Path) -> None:
         (images,) = make(path, 1, images={"image": crop, "mask": crop}, flip=False)
         assert set(torch.unique(images["mask"]).tolist()) == {0, 7, 200}
     path = write(tmp_path / "y.frec", [(RGB, PALETTE)])
-    with pytest.raises(fr.DecodeError, match="record 0, field mask: an image with a palette"):
+    with pytest.raises(fr.errors.DecodeError, match="record 0, field mask: an image with a palette"):
         list(make(path, 1, images={"image": RandomCrop(32), "mask": RandomCrop(32)}))
 
 
@@ -83,7 +85,9 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
     mask, _ = MASKS[kind]
     path = write(tmp_path / "x.frec", [(RGB, mask)] * 3)
     crops = {"image": Resize(24), "mask": Resize(24)}
-    with pytest.raises(fr.DecodeError, match=re.escape("name the field in extra_fields=, which gives its bytes")):
+    with pytest.raises(
+        fr.errors.DecodeError, match=re.escape("name the field in extra_fields=, which gives its bytes")
+    ):
         list(make(path, 3, images=crops))
 
     def assert_kept(value: bytes) -> None:

@@ -148,7 +148,7 @@ def test_a_crop_beside_the_image_has_its_box_and_the_images_matrix(tmp_path: Pat
 
 def test_images_of_several_fields_have_a_view_each_of_the_same_part(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
-    with fr.Writer(path, fr.Schema({"hr": fr.image(), "lr": fr.image(), "id": fr.int64()})) as writer:
+    with fr.Writer(path, fr.Schema({"hr": fr.image(), "lr": fr.image(), "id": "int64"})) as writer:
         for number, (height, width) in enumerate(SIZES):
             for_field = {
                 "lr": save(Image.fromarray(smooth(height, width)), "PNG"),
@@ -237,7 +237,7 @@ FIELDS: dict[str, fr.FieldType] = {
 OTHERS: dict[str, fr.FieldType] = {
     "attention_mask": fr.array("int64", (None,)),
     "loss_mask": fr.array("bool", (77,)),
-    "boxes_count": fr.int64(),
+    "boxes_count": fr.FieldType("int64"),
     "tokens": fr.array("int64", (None,)),
     "embedding": fr.array("float32", (None, 768)),
     "spectrogram": fr.array("float32", (None, None)),

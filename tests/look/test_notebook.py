@@ -63,7 +63,7 @@ def test_what_cannot_be_shown_is_left_out_and_never_raises(packed: Path, tmp_pat
 
 
 def test_records_without_images_are_shown_as_a_table(tmp_path: Path) -> None:
-    schema = fr.Schema({"x": fr.float32(), "mask": fr.array("uint8", (8, 8)), "name": fr.string()})
+    schema = fr.Schema({"x": "float32", "mask": fr.array("uint8", (8, 8)), "name": fr.string()})
     with fr.Writer(tmp_path / "t.frec", schema) as writer:
         writer.append({"x": 0.5, "mask": np.zeros((8, 8), np.uint8), "name": "a"})
     assert html(fr.Reader(tmp_path / "t.frec")).count("<img ") == 1

@@ -97,11 +97,11 @@ def test_bytes_are_pictures_if_they_are_an_image() -> None:
 @pytest.mark.parametrize("data", [jpeg(300, 200)[:3000], b"\xff\xd8\xff not a JPEG", b"", b"nothing known"])
 @pytest.mark.parametrize("most", [500, PLENTY])
 def test_a_damaged_image_is_an_error_with_its_reason(data: bytes, most: int) -> None:
-    with pytest.raises(fr.DecodeError, match=r"\[FR512\]"):
+    with pytest.raises(fr.errors.DecodeError, match=r"\[FR512\]"):
         make_picture(data, fr.image(), most)
 
 
 def test_an_image_of_too_many_pixels_is_not_decoded() -> None:
     header = b"P6\n60000 60000\n255\n"
-    with pytest.raises(fr.DecodeError, match=r"60000 x 60000 .*\[FR505\]"):
+    with pytest.raises(fr.errors.DecodeError, match=r"60000 x 60000 .*\[FR505\]"):
         make_picture(header + bytes(100), fr.image(), PLENTY)

@@ -95,7 +95,7 @@ def test_nothing_that_a_file_says_is_run(tmp_path: Path) -> None:
                  "../../ran", "| mkdir ran", "\\x1b]0;x\\x07"]
 
         def make(path, texts, data):
-            schema = fr.Schema({"data": fr.bytes_(), "text": fr.string(), "doc": fr.json(), "label": fr.int64(),
+            schema = fr.Schema({"data": fr.bytes_(), "text": fr.string(), "doc": fr.json(), "label": "int64",
                                 "list": fr.list_(fr.bytes_())})
             metadata = {"classes": texts, "py/object": "os.mkdir", "__reduce__": texts, "text": texts}
             with fr.Writer(path, schema, metadata=metadata) as writer:

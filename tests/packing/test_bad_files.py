@@ -20,7 +20,7 @@ from tests.conftest import encode
 from tests.support.child import run_child
 from tests.support.commands import failed, good
 
-SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
 COUNT = 40
 PAGE = 4096
 ACCESS = ["mmap", "pread"]
@@ -83,14 +83,16 @@ def test_another_file_is_refused_by_name_and_left_alone(tmp_path: Path, name: st
     path = tmp_path / "a.frec"
     path.write_bytes(NO_FREC[name])
     for access in (*ACCESS, None):
-        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: not a \.frec file: "):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"a\.frec: not a \.frec file: "):
             fr.Writer(path, mode="a") if access is None else fr.Reader(path, access)
     assert path.read_bytes() == NO_FREC[name]
 
 
 def test_a_file_without_a_commit_says_so(tmp_path: Path) -> None:
     writer = fr.Writer(tmp_path / "a.frec", SCHEMA)
-    with pytest.raises(fr.NoCommitError, match=r"a\.frec: the file holds no commit: its writer was stopped before"):
+    with pytest.raises(
+        fr.errors.NoCommitError, match=r"a\.frec: the file holds no commit: its writer was stopped before"
+    ):
         fr.Reader(tmp_path / "a.frec")
     writer.close()
     assert len(fr.Reader(tmp_path / "a.frec")) == 0
@@ -113,15 +115,15 @@ def change_metadata(data: bytearray, old: bytes, new: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (newer_version, fr.UnsupportedVersionError, "version 7, this fastrecord reads up to 1"),
+        (newer_version, fr.errors.UnsupportedVersionError, "version 7, this fastrecord reads up to 1"),
         (
             lambda data: change_metadata(data, b'"int64"', b'"int65"'),
-            fr.UnsupportedVersionError,
+            fr.errors.UnsupportedVersionError,
             'field "label" has the type "int65"',
         ),
         (
             lambda data: change_metadata(data, b'"complete":true', b'"complete":"no"'),
-            fr.CorruptFileError,
+            fr.errors.CorruptFileError,
             "the metadata is damaged: `complete` is not a boolean",
         ),
     ],
@@ -147,7 +149,7 @@ def test_a_truncated_file_is_refused_and_does_not_go_back_to_an_earlier_commit(p
         os.truncate(path, length)
         for call in (lambda: fr.Reader(path), lambda: fr.Reader(path, "pread"), lambda: fr.Writer(path, mode="a")):
             message = f"the file is truncated: it has {length} bytes, and its commit 2 ends at {size}: copy it again"
-            with pytest.raises(fr.CorruptFileError, match=rf"a\.frec: {message}"):
+            with pytest.raises(fr.errors.CorruptFileError, match=rf"a\.frec: {message}"):
                 call()
         assert path.stat().st_size == length
 
@@ -172,7 +174,7 @@ def test_a_flipped_bit_in_the_footer_is_an_error_of_every_opening(path: Path) ->
     flip(path, path.stat().st_size - PAGE + 33)
     before = path.read_bytes()
     for call in (lambda: fr.Reader(path), lambda: fr.Reader(path, "pread"), lambda: fr.Writer(path, mode="a")):
-        with pytest.raises(fr.CorruptFileError, match=r"a\.frec: .*footer of commit 1"):
+        with pytest.raises(fr.errors.CorruptFileError, match=r"a\.frec: .*footer of commit 1"):
             call()
     assert path.read_bytes() == before
 
@@ -223,7 +225,7 @@ def test_a_flipped_bit_is_an_error_of_each_read_that_names_the_place(
     flip(path, place(path))
     reader = fr.Reader(path, access)
     for call in calls:
-        with pytest.raises(fr.CorruptFileError, match=rf"a\.frec: {message}"):
+        with pytest.raises(fr.errors.CorruptFileError, match=rf"a\.frec: {message}"):
             call(reader)
     (error,) = reader.verify()["errors"]
     assert re.search(message, error)

@@ -83,15 +83,17 @@ def test_labels_stay_names_on_request(source: Path, out: Path) -> None:
 
 def test_labels_take_the_numbers_of_another_file(source: Path, out: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.frec"
-    with fr.Writer(other, {"label": fr.int64()}, metadata={"classes": ["cat", "dog", "bee", "ant"]}) as writer:
+    with fr.Writer(
+        other, {"label": fr.FieldType("int64")}, metadata={"classes": ["cat", "dog", "bee", "ant"]}
+    ) as writer:
         writer.append({"label": 0})
     pack_with(source, out, classes_from=other)
     with fr.Reader(out) as reader:
         assert reader.metadata["classes"] == ["cat", "dog", "bee", "ant"]
         assert reader.column("label")[:3].tolist() == [0, 3, 2]
-    with fr.Writer(other, {"label": fr.int64()}, "w", metadata={"classes": ["cat"]}) as writer:
+    with fr.Writer(other, {"label": fr.FieldType("int64")}, "w", metadata={"classes": ["cat"]}) as writer:
         writer.append({"label": 0})
-    with pytest.raises(fr.SchemaError, match=r"'ant', 'bee'.*FR421"):
+    with pytest.raises(fr.errors.SchemaError, match=r"'ant', 'bee'.*FR421"):
         pack_with(source, out, classes_from=other, mode="overwrite")
 
 

@@ -266,8 +266,10 @@ def test_an_append_that_does_not_fit_is_refused(small: Path, tmp_path: Path) -> 
     with pytest.raises(fr.FastRecordError, match=r"'ant/0\.jpg' is in the file already"):
         pack_with(small, out, mode="append")
     assert out.read_bytes() == before
-    fr.Writer(out, {"image": fr.image(), "score": fr.float64()}, "w").close()
-    with pytest.raises(fr.SchemaError, match=r"fields image \(image\), score \(float64\); this input gives image"):
+    fr.Writer(out, {"image": fr.image(), "score": fr.FieldType("float64")}, "w").close()
+    with pytest.raises(
+        fr.errors.SchemaError, match=r"fields image \(image\), score \(float64\); this input gives image"
+    ):
         pack_with(small, out, mode="append")
 
 
@@ -286,10 +288,13 @@ def test_a_file_that_is_being_written_is_locked_for_append_and_resume(small: Pat
     out = tmp_path / "out.frec"
     pack_with(small, out)
     more = write(tmp_path / "more", {"bee/7.jpg": encode(2)})
-    with fr.Writer(out, None, "a"), pytest.raises(fr.LockedError, match=r"out\.frec"):
+    with fr.Writer(out, None, "a"), pytest.raises(fr.errors.LockedError, match=r"out\.frec"):
         pack_with(more, out, mode="append")
     schema = fr.Schema({"image": fr.image()})
-    with fr.Writer(tmp_path / "new.frec", schema), pytest.raises(fr.LockedError, match=r"new\.frec: another pack"):
+    with (
+        fr.Writer(tmp_path / "new.frec", schema),
+        pytest.raises(fr.errors.LockedError, match=r"new\.frec: another pack"),
+    ):
         pack_with(small, tmp_path / "new.frec", mode="resume")
 
 
@@ -304,10 +309,10 @@ def test_classes_come_from_another_file_that_names_them(small: Path, tmp_path: P
     assert records(out) == [(encode(3), 1, "bee/v.jpg")]
     assert metadata(out)["classes"] == ["ant", "bee"]
     write(val, {"cow/v.jpg": encode(4)})
-    with pytest.raises(fr.SchemaError, match=r"val: class 'cow' not among the classes of .*train\.frec"):
+    with pytest.raises(fr.errors.SchemaError, match=r"val: class 'cow' not among the classes of .*train\.frec"):
         pack_with(val, tmp_path / "cow.frec", classes_from=train)
-    fr.Writer(tmp_path / "bare.frec", {"n": fr.int64()}).close()
-    with pytest.raises(fr.SchemaError, match=r"bare\.frec: the file names no classes"):
+    fr.Writer(tmp_path / "bare.frec", {"n": fr.FieldType("int64")}).close()
+    with pytest.raises(fr.errors.SchemaError, match=r"bare\.frec: the file names no classes"):
         pack_with(small, tmp_path / "cow.frec", classes_from=tmp_path / "bare.frec")
     assert not (tmp_path / "cow.frec").exists()
 
@@ -328,6 +333,6 @@ def test_classes_are_not_appended_to_labels_without_names(small: Path, tmp_path:
     out = tmp_path / "out.frec"
     (tmp_path / "list.csv").write_text("path,label\nbee/1.jpg,7\n", encoding="utf-8")
     pack_with(small, out, list=tmp_path / "list.csv")
-    with pytest.raises(fr.SchemaError, match="its labels are numbers without class names"):
+    with pytest.raises(fr.errors.SchemaError, match="its labels are numbers without class names"):
         pack_with(small, out, mode="append")
     assert len(records(out)) == 1

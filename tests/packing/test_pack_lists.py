@@ -108,10 +108,10 @@ def test_label_numbers_of_a_list_must_have_a_class_in_the_file_that_names_them(s
     pack_with(small, tmp_path / "train.frec")
     (tmp_path / "list.csv").write_text("bee/1.jpg,1\nant/0.jpg,2\n", encoding="utf-8")
     options: dict[str, Any] = {"list": tmp_path / "list.csv", "classes_from": tmp_path / "train.frec"}
-    with pytest.raises(fr.SchemaError, match=r"list\.csv, line 2: .*no class has the label 2"):
+    with pytest.raises(fr.errors.SchemaError, match=r"list\.csv, line 2: .*no class has the label 2"):
         pack_with(small, tmp_path / "out.frec", **options)
     (tmp_path / "list.csv").write_text("bee/1.jpg\n", encoding="utf-8")
-    with pytest.raises(fr.SchemaError, match=r"small: has no labels"):
+    with pytest.raises(fr.errors.SchemaError, match=r"small: has no labels"):
         pack_with(small, tmp_path / "out.frec", **options)
 
 

@@ -46,7 +46,9 @@ def test_an_append_adds_pairs_and_keeps_the_scale_only_if_it_is_theirs_too(
 def test_an_append_of_pixels_needs_a_shape_that_the_file_holds(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     more = folders(tmp_path / "more", {"m.png": small(7, 14)}, {"m.png": large(7, 14)})
     pack_with(pairs, tmp_path / "fixed.frec", format="pairs", decode="yes")
-    with pytest.raises(fr.SchemaError, match=r"\(10, 12, 3\).* this input gives lr \(array\(uint8, \(10, 14, 3\)\)\)"):
+    with pytest.raises(
+        fr.errors.SchemaError, match=r"\(10, 12, 3\).* this input gives lr \(array\(uint8, \(10, 14, 3\)\)\)"
+    ):
         pack_with(more, tmp_path / "fixed.frec", format="pairs", mode="append", decode="yes")
     both = folders(
         tmp_path / "both", {"a.png": small(1), "b.png": small(2, 13)}, {"a.png": large(1), "b.png": large(2, 13)}
@@ -55,7 +57,7 @@ def test_an_append_of_pixels_needs_a_shape_that_the_file_holds(pairs: tuple[Path
     pack_with(more, tmp_path / "open.frec", format="pairs", mode="append", decode="yes")
     assert rows(tmp_path / "open.frec")[2]["hr"].shape == (40, 56, 3)
     assert pack_with(more, tmp_path / "open.frec", format="pairs", mode="resume", decode="yes").packed == 0
-    with pytest.raises(fr.SchemaError, match=r"lr \(image\)"):
+    with pytest.raises(fr.errors.SchemaError, match=r"lr \(image\)"):
         pack_with(more, tmp_path / "open.frec", format="pairs", mode="append")
 
 

@@ -182,7 +182,7 @@ def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: 
     assert [key for key, _ in summary.skipped] == ["a/1.jpg"]
     assert list(stored(out)) == ["a/0.jpg", "a/2.jpg"]
     with fr.Writer(tmp_path / "raise.frec", fr.Schema({"image": fr.image()})) as writer:
-        with pytest.raises(fr.DecodeError, match=r"a/1\.jpg: the JPEG is truncated"):
+        with pytest.raises(fr.errors.DecodeError, match=r"a/1\.jpg: the JPEG is truncated"):
             writer.append_files("image", [src / "a" / f"{i}.jpg" for i in range(3)], {}, recode=fr.Recode(**options))
         assert len(writer) == 1
 
@@ -220,7 +220,7 @@ def test_settings_that_do_not_fit_are_refused(
 
 def test_bytes_are_not_recoded(recode_source: Path, tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "out.frec", fr.Schema({"data": fr.bytes_()})) as writer:
-        with pytest.raises(fr.SchemaError, match="type image"):
+        with pytest.raises(fr.errors.SchemaError, match="type image"):
             writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, recode=fr.Recode(raw=True))
         assert writer.append_files("data", [recode_source / "a" / "0.jpg"], {}) == []
         assert writer.recoded["images"] == 0

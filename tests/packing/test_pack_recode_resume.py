@@ -99,7 +99,7 @@ def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path:
         os.kill(os.getpid(), signal.SIGINT)
 
     count = 100_000
-    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": fr.int64()})) as writer:
+    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": "int64"})) as writer:
         threading.Thread(target=interrupt).start()
         try:
             recode = fr.Recode(max_side=320, quality=95)

@@ -140,7 +140,7 @@ def test_a_killed_pack_resumes_to_the_file_of_an_undisturbed_one(
     commit_bytes = commit_files * (many / "a" / "0000.jpg").stat().st_size
     assert killed(many, out, at=at, commit_bytes=commit_bytes).returncode == -signal.SIGKILL
     if committed is None:
-        with pytest.raises(fr.CorruptFileError, match="holds no commit"):
+        with pytest.raises(fr.errors.CorruptFileError, match="holds no commit"):
             fr.Reader(out)
     else:
         assert len(keys(out)) == committed
@@ -251,7 +251,7 @@ def test_a_damaged_file_is_not_begun_anew_by_resume(small: Path, tmp_path: Path)
     pack_with(small, out)
     damaged = out.read_bytes()[:-4096]
     out.write_bytes(damaged)
-    with pytest.raises(fr.CorruptFileError, match="truncated"):
+    with pytest.raises(fr.errors.CorruptFileError, match="truncated"):
         resume(small, out)
     assert out.read_bytes() == damaged
 

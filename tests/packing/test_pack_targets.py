@@ -67,7 +67,7 @@ def test_a_link_to_a_missing_file_is_refused_alike_by_all_that_overwrite(source:
     link = tmp_path / "link.frec"
     link.symlink_to("missing.frec")
     for write in (
-        lambda: fr.Writer(link, {"x": fr.int64()}, "w"),
+        lambda: fr.Writer(link, {"x": fr.FieldType("int64")}, "w"),
         lambda: pack_with(source, link, mode="overwrite"),
         lambda: fr.files.merge([tmp_path / "a.frec"], link, overwrite=True),
     ):
@@ -96,7 +96,7 @@ def test_appending_to_a_file_with_foreign_metadata_is_an_error_with_the_way_out(
     source: Path, tmp_path: Path, metadata: dict[str, object]
 ) -> None:
     out = tmp_path / "out.frec"
-    schema = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+    schema = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
     with fr.Writer(out, schema, metadata=metadata):
         pass
     (name,) = metadata

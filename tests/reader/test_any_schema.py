@@ -50,7 +50,7 @@ def some_json(rng: Generator) -> Any:
 
 def any_scalar(rng: Generator) -> tuple[fr.FieldType, Make]:
     dtype = str(rng.choice([*INTS, *FLOATS, "bool"]))
-    kind = getattr(fr, "bool_" if dtype == "bool" else dtype)()
+    kind = fr.FieldType(dtype)
     return kind, lambda rng: numbers(rng, dtype, ())[()]
 
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import fastrecord as fr
+from fastrecord._core import Batch
 
 COUNT = 50
-SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "score": fr.float64(), "key": fr.string()})
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "score": "float64", "key": fr.string()})
 
 
 def payload(number: int) -> bytes:
@@ -36,7 +37,7 @@ def reader(request: pytest.FixtureRequest, path: Path) -> fr.Reader:
     return fr.Reader(path, request.param)
 
 
-def check(batch: fr.Batch, numbers: Iterable[int]) -> None:
+def check(batch: Batch, numbers: Iterable[int]) -> None:
     numbers = list(numbers)
     assert len(batch) == len(numbers)
     assert [bytes(view) for view in batch["data"]] == [payload(number) for number in numbers]

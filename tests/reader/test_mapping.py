@@ -25,7 +25,7 @@ needs_mount = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 SCHEMA = fr.Schema(
     {
         "data": fr.bytes_(),
-        "label": fr.int64(),
+        "label": "int64",
         "key": fr.string(),
         "row": fr.array("float32", (200,)),
         "wave": fr.array("int16", (None,)),
@@ -185,7 +185,7 @@ def test_a_file_that_was_cut_short_is_an_error_of_every_read(tmp_path: Path, nam
     reader = fr.Reader(path, access)
     os.truncate(path, 100_000)
     error = refusal(lambda: WAYS[name](reader), path)
-    assert isinstance(error, fr.CorruptFileError)
+    assert isinstance(error, fr.errors.CorruptFileError)
     assert "the file is truncated: it has 100000 bytes" in str(error)
     refusal(reader.refresh, path)
 
@@ -267,7 +267,7 @@ def test_a_view_keeps_its_bus_error_where_a_copy_got_an_exception(tmp_path: Path
     for _ in range(3):
         try:
             reader.read_batch_into([90], "data", bytearray(40_000))
-        except fr.CorruptFileError:
+        except fr.errors.CorruptFileError:
             print("exception", flush=True)
     bytes(view)
     print("zeros were read")
@@ -316,7 +316,7 @@ def test_a_file_cut_short_amid_an_epoch_ends_the_loaders_with_an_error_and_not_t
         try:
             for _ in batches:
                 os.truncate(path, 4096 * 3)
-        except fr.CorruptFileError as error:
+        except fr.errors.CorruptFileError as error:
             assert path in str(error) and "[FR303]" in str(error), error
             return
         raise AssertionError("all batches came")

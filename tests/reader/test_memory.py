@@ -24,7 +24,7 @@ SCHEMA = fr.Schema(
         "packed": fr.bytes_("zstd"),
         "rows": fr.array("uint8", (None, 4)),
         "grid": fr.array("float32", (300, 100)),
-        "label": fr.int64(),
+        "label": "int64",
         "text": fr.string(),
         "json": fr.json(),
         "list": fr.list_(fr.string()),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import Arrays
 from tests.support.arrays import ACCESS, RAGGED, ragged_record, same, write
 
 # --- arrays of a variable shape ---
@@ -24,7 +25,7 @@ def test_variable_arrays_come_as_views_padded_or_packed(tmp_path: Path, access: 
     for name, kind in RAGGED.items():
         values = [records[number][name] for number in numbers]
         arrays = batch[name]
-        assert isinstance(arrays, fr.Arrays)
+        assert isinstance(arrays, Arrays)
         assert len(arrays) == 150
         assert arrays.shapes.dtype == np.int64
         assert arrays.shapes.tolist() == [list(value.shape) for value in values]
@@ -85,7 +86,7 @@ def test_an_array_of_a_batch_is_asked_for_by_a_position_in_range(tmp_path: Path)
 )
 def test_a_variable_array_must_fit_the_dimensions_that_are_fixed(tmp_path: Path, name: str, value: Any) -> None:
     with fr.Writer(tmp_path / "a.frec", RAGGED) as writer:
-        with pytest.raises(fr.SchemaError, match=f"record 0, field {name}: an array of shape"):
+        with pytest.raises(fr.errors.SchemaError, match=f"record 0, field {name}: an array of shape"):
             writer.append(ragged_record(0) | {name: value})
         writer.append(ragged_record(0))
     assert len(fr.Reader(tmp_path / "a.frec")) == 1
@@ -129,10 +130,10 @@ def test_json_comes_back_as_it_went_in(tmp_path: Path, access: str) -> None:
 )
 def test_what_json_cannot_hold_is_refused(tmp_path: Path, value: Any, message: str) -> None:
     with fr.Writer(tmp_path / "a.frec", {"meta": fr.json()}) as writer:
-        with pytest.raises(fr.SchemaError, match=f"record 0, field meta: .*{message}"):
+        with pytest.raises(fr.errors.SchemaError, match=f"record 0, field meta: .*{message}"):
             writer.append({"meta": value})
         circle: list[Any] = []
         circle.append(circle)
-        with pytest.raises(fr.SchemaError, match="Circular"):
+        with pytest.raises(fr.errors.SchemaError, match="Circular"):
             writer.append({"meta": circle})
     assert len(fr.Reader(tmp_path / "a.frec")) == 0

@@ -20,9 +20,7 @@ from tests.conftest import encode
 from tests.support.child import run_child
 from tests.support.recoding import encoded, picture
 
-SCHEMA = fr.Schema(
-    {"image": fr.image(), "blob": fr.bytes_(), "key": fr.string(), "label": fr.int64(), "score": fr.float64()}
-)
+SCHEMA = fr.Schema({"image": fr.image(), "blob": fr.bytes_(), "key": fr.string(), "label": "int64", "score": "float64"})
 LABELS = [0, -1, 2**63 - 1, -(2**63), 5]
 SCORES = [0.0, -0.0, math.inf, 5e-324, 0.1]
 KEYS = ["", "a", "größe/猫 😀", "\0", "x" * 10_000]
@@ -79,7 +77,7 @@ def test_values_that_mean_the_same_are_taken(tmp_path: Path) -> None:
         {"blob": np.frombuffer(b"abc", np.uint8), "label": np.array(-3), "score": True, "key": "k"},
         {"blob": np.frombuffer(b"a_b_c", np.uint8)[::2], "label": np.int64(-3), "score": np.float64(1), "key": "k"},
     ]
-    schema = fr.Schema({"blob": fr.bytes_(), "label": fr.int64(), "score": fr.float64(), "key": fr.string()})
+    schema = fr.Schema({"blob": fr.bytes_(), "label": "int64", "score": "float64", "key": fr.string()})
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         for values in same:
             writer.append(values)
@@ -356,7 +354,12 @@ def test_ctrl_c_ends_a_long_call_and_the_reader_goes_on(tmp_path: Path, call: st
 
 
 def test_checksums_come_from_the_index_and_are_of_the_stored_bytes(tmp_path: Path) -> None:
-    schema = {"data": fr.bytes_(), "packed": fr.bytes_(compression="zstd"), "key": fr.string(), "label": fr.int64()}
+    schema = {
+        "data": fr.bytes_(),
+        "packed": fr.bytes_(compression="zstd"),
+        "key": fr.string(),
+        "label": fr.FieldType("int64"),
+    }
     values = [b"123456789", b"", b"123456789", b"a" * 5000]
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         writer.extend({"data": values, "packed": values, "key": ["123456789"] * 4, "label": range(4)})

@@ -65,7 +65,7 @@ def test_damage_is_found_by_each_way_to_read_without_a_word(path: Path, field: s
     damage(path, 7, [field])
     reader = fr.Reader(path, access)
     for _ in range(2):
-        with pytest.raises(fr.CorruptFileError, match=f"record 7, field {field}"):
+        with pytest.raises(fr.errors.CorruptFileError, match=f"record 7, field {field}"):
             READS[read](reader, field, 7)
     READS[read](reader, field, 8)
 
@@ -78,11 +78,11 @@ def test_once_checks_a_record_the_first_time_true_each_time_and_false_never(path
     assert [first(READS[read](reader, field, 7)) for reader in readers.values()] == [good] * 3
     damage(path, 7)
     assert first(READS[read](readers["once"], field, 7)) == first(READS[read](readers[False], field, 7)) == good ^ 1
-    with pytest.raises(fr.CorruptFileError, match="record 7"):
+    with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
         READS[read](readers[True], field, 7)
     # Another reader has checked nothing yet, and neither has a copy in another process.
     for fresh in (fr.Reader(path), pickle.loads(pickle.dumps(readers["once"]))):
-        with pytest.raises(fr.CorruptFileError, match="record 7"):
+        with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
             READS[read](fresh, field, 7)
 
 
@@ -96,7 +96,7 @@ def test_what_a_call_says_goes_before_what_the_reader_says(path: Path) -> None:
             lambda word=word: careless.read_batch([7], verify=word),
             lambda word=word: careless.read_batch_into([7], "data", out, verify=word),
         ):
-            with pytest.raises(fr.CorruptFileError, match="record 7"):
+            with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
                 read()
     careful.get(7, "data", verify=False)
     careful.read_batch([7], ["data"], verify=False)
@@ -108,7 +108,7 @@ def test_copies_by_system_calls_are_checked_each_time(path: Path) -> None:
     reader = fr.Reader(path, "pread")
     assert reader[7]["data"] == record_of(7)["data"]
     damage(path, 7)
-    with pytest.raises(fr.CorruptFileError, match="record 7"):
+    with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
         reader[7]
 
 
@@ -123,7 +123,7 @@ def test_what_was_seen_is_still_known_after_a_refresh_unless_the_file_was_replac
     assert reader.refresh()
     assert first(reader[7]["data"]) == first(record_of(7)["data"]) ^ 1
     for number in (COUNT, 2 * COUNT - 1):
-        with pytest.raises(fr.CorruptFileError, match=f"record {number}"):
+        with pytest.raises(fr.errors.CorruptFileError, match=f"record {number}"):
             reader[number]
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
@@ -131,7 +131,7 @@ def test_what_was_seen_is_still_known_after_a_refresh_unless_the_file_was_replac
         writer.append(record_of(0))
     copy.replace(path)
     assert reader.refresh()
-    with pytest.raises(fr.CorruptFileError, match="record 7"):
+    with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
         reader[7]
 
 
@@ -144,7 +144,7 @@ def test_threads_that_read_the_same_records_all_see_the_damage_or_the_data(path:
         for number in [*range(start, COUNT), *range(start)]:
             try:
                 assert reader.get(number, "data") == record_of(number)["data"]
-            except fr.CorruptFileError:
+            except fr.errors.CorruptFileError:
                 found += number == 7
         return found
 
@@ -180,9 +180,9 @@ def test_a_loader_checks_as_the_data_set_says(path: Path) -> None:
     assert batches(path, verify=False)[7] == wrong
     checked: tuple[dict[str, Any], ...] = ({}, {"verify": "once"}, {"verify": True})
     for options in checked:
-        with pytest.raises(fr.CorruptFileError, match="record 7, field grid"):
+        with pytest.raises(fr.errors.CorruptFileError, match="record 7, field grid"):
             batches(path, **options)
-    with pytest.raises(fr.CorruptFileError, match="record 7"):
+    with pytest.raises(fr.errors.CorruptFileError, match="record 7"):
         fr.FastRecordDataset(path)[7]
     assert first(fr.FastRecordDataset(path, verify=False).readers[0][7]["grid"]) == wrong
 
@@ -219,5 +219,5 @@ def test_each_block_of_a_column_is_checked_before_its_first_value(tmp_path: Path
     path.write_bytes(content)
     with fr.Reader(path, access=access) as reader:
         assert np.array_equal(reader[0]["x"], values[0])
-        with pytest.raises(fr.CorruptFileError, match="values of field x, records"):
+        with pytest.raises(fr.errors.CorruptFileError, match="values of field x, records"):
             reader[hit]

@@ -10,7 +10,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 
-SCHEMA = fr.Schema({"image": fr.image(), "data": fr.bytes_(), "label": fr.int64(), "score": fr.float64()})
+SCHEMA = fr.Schema({"image": fr.image(), "data": fr.bytes_(), "label": "int64", "score": "float64"})
 
 
 @pytest.fixture

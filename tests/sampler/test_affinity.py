@@ -121,7 +121,9 @@ def test_every_epoch_gives_a_node_its_own_records() -> None:
 
 def test_shards_are_the_pieces_and_small_ones_stay_whole(tmp_path: Path) -> None:
     for number in range(130):
-        arrays.write(tmp_path / f"{number:03}.frec", {"x": fr.int64()}, *[{"x": record} for record in range(5)])
+        arrays.write(
+            tmp_path / f"{number:03}.frec", {"x": fr.FieldType("int64")}, *[{"x": record} for record in range(5)]
+        )
     data = fr.FastRecordDataset(tmp_path)
     affinity = Affinity(data, 2)
     owners = affinity.of(3, np.arange(650)).reshape(130, 5)

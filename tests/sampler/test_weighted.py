@@ -290,17 +290,17 @@ def test_balance_takes_a_field_of_a_data_set_and_of_its_views(data: fr.FastRecor
         assert max(counts.values()) - min(counts.values()) <= 1
     by_key = FastRecordBatchSampler(data, 6, balance="key")
     assert sorted(drawn(by_key)) == list(range(30))
-    with pytest.raises(fr.SchemaError, match="no field 'nothing'"):
+    with pytest.raises(fr.errors.SchemaError, match="no field 'nothing'"):
         FastRecordBatchSampler(data, 6, balance="nothing")
     with pytest.raises(TypeError, match="names a field, and Subset has none: give the class of each record"):
         FastRecordBatchSampler(Subset(data, [1, 2]), 2, balance="label")
 
 
 def test_class_weights_make_every_class_equally_likely(data: fr.FastRecordDataset) -> None:
-    weights = fr.class_weights(data)
+    weights = fr.inspect.class_weights(data)
     assert weights.mean() == pytest.approx(1)
     assert [weights[data.targets == label].sum() for label in range(3)] == pytest.approx([10, 10, 10])
     labels = data.targets[drawn(FastRecordBatchSampler(data, 100, weights=weights, num_samples=30_000))]
     assert abs(deviation(np.bincount(labels), np.full(3, 10_000.0))) < 4
-    assert fr.class_weights(data, "key").tolist() == [1.0] * 30
-    assert len(fr.class_weights(data.subset([0, 1, 29]))) == 3
+    assert fr.inspect.class_weights(data, "key").tolist() == [1.0] * 30
+    assert len(fr.inspect.class_weights(data.subset([0, 1, 29]))) == 3

@@ -13,7 +13,7 @@ import pytest
 import fastrecord as fr
 from tests.support.machines.stores import Server, started
 
-SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
 SHARDS, EACH, BYTES = 3, 40, 30_000
 
 

@@ -49,7 +49,7 @@ def test_info_of_a_url_says_what_that_of_the_folder_does_with_three_requests(env
 
 
 def test_info_of_a_file_that_is_not_complete_says_so(environment: Server, tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "begun.frec", fr.Schema({"label": fr.int64()}), complete=False) as writer:
+    with fr.Writer(tmp_path / "begun.frec", fr.Schema({"label": "int64"}), complete=False) as writer:
         writer.append({"label": 1})
     url = environment.put("begun.frec", tmp_path / "begun.frec")
     assert "pack --resume" in good("info", url)
@@ -191,7 +191,7 @@ def test_the_manifest_of_a_url_is_written_and_checked(environment: Server, tmp_p
     more = write_shards(tmp_path / "more", shards=1)
     environment.put("listed/extra.frec", next(more.glob("*.frec")))
     other = tmp_path / "other.frec"
-    with fr.Writer(other, fr.Schema({"label": fr.int64()})) as writer:
+    with fr.Writer(other, fr.Schema({"label": "int64"})) as writer:
         writer.append({"label": 1})
     environment.put("listed/train-00001-of-00002.frec", other)
     result = run("manifest", "--check", "--json", url)

@@ -111,7 +111,7 @@ def test_images_that_the_threads_decode_are_brought_again(server: Server, tmp_pa
     folder.mkdir()
     draws = np.random.default_rng(0)
     images = [draws.integers(0, 255, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
-    fields = {"image": fr.image(), "label": fr.int64()}
+    fields = {"image": fr.image(), "label": fr.FieldType("int64")}
     with fr.Writer(folder / "a.frec", fr.Schema(fields)) as writer:
         for number, image in enumerate(images):
             head = b"P6 64 64 255\n"

@@ -302,7 +302,7 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
     url = server.put_folder("damaged", folder)
     dataset = fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
     assert dataset[6]["data"] == payload(6)
-    with pytest.raises(fr.CorruptFileError, match=r"s3://bucket/damaged/train-.*record 7.*FR302"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"s3://bucket/damaged/train-.*record 7.*FR302"):
         dataset[7]
     assert dataset[8]["data"] == payload(8)
     loader = fr.FastRecordLoader(dataset, 8, on_error="skip")
@@ -337,7 +337,7 @@ def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
 ) -> None:
     server.faults.append(Fault("short", 3))
     more: dict[str, Any] = {"fields": ("data",), "cache": tmp_path / "cache", "store_options": server.options}
-    with pytest.raises(fr.CorruptFileError, match=r"train/dataset.json: .*FR210"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"train/dataset.json: .*FR210"):
         fr.FastRecordDataset(stored.url, **more)
     assert len(fr.FastRecordDataset(stored.url, **more)) == stored.total
 

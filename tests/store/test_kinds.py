@@ -92,7 +92,7 @@ def test_many_shards_are_read_through_a_cache_with_few_open_files(tmp_path: Path
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(100):
-        with fr.Writer(folder / f"s-{number:03}.frec", fr.Schema({"value": fr.int64(), "text": fr.string()})) as writer:
+        with fr.Writer(folder / f"s-{number:03}.frec", fr.Schema({"value": "int64", "text": fr.string()})) as writer:
             writer.append({"value": number, "text": f"text {number}"})
     fr.files.write_manifest(folder)
     script = f"""

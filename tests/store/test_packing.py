@@ -106,7 +106,7 @@ def test_records_and_shards_are_added_and_replaced(pack: Pack, image_folder: Pat
     assert (pack(url, src=more, shards=None, mode="resume").packed, len(seen(url))) == (0, 14)
     lists = tmp_path / "list.csv"
     lists.write_text("path\ndog/new.jpg\n", encoding="utf-8")
-    with pytest.raises(fr.SchemaError):
+    with pytest.raises(fr.errors.SchemaError):
         pack(url, src=more, shards=1, mode="append", list=lists)
     assert len(seen(url)) == 14
     pack(url, src=more, shards=1, mode="overwrite")
@@ -251,7 +251,7 @@ def test_only_some_shards_wait_here(environment: Server, pack: Pack, tmp_path: P
 def test_two_packs_into_one_url_do_not_mix(pack: Pack, tmp_path: Path) -> None:
     url = "s3://bucket/packing/twice"
     with Upload(url, "create", sharded=True, staging=tmp_path / "staging"):
-        with pytest.raises(fr.LockedError, match="another pack into it is running"):
+        with pytest.raises(fr.errors.LockedError, match="another pack into it is running"):
             pack(url)
         # One with another staging folder, or on another machine: the first manifest counts.
         pack_with(another_folder(tmp_path / "more"), url, shards=1, staging=tmp_path / "elsewhere")

@@ -137,7 +137,7 @@ def test_a_way_that_always_flips_bits_leaves_no_copy(server: Server, tmp_path: P
     url = server.put("whole.frec", path)
     server.reset()
     server.faults.append(Fault("flip", 100, lambda request: request.stretch is not None and request.stretch[1] > 9))
-    with pytest.raises(fr.CorruptFileError, match=r"s3://bucket/whole.frec: .*not copied.*FR302") as caught:
+    with pytest.raises(fr.errors.CorruptFileError, match=r"s3://bucket/whole.frec: .*not copied.*FR302") as caught:
         fr.files.copy(url, tmp_path / "back.frec", store_options=server.options)
     assert "on the way" in caught.value.__notes__[0]
     assert [*tmp_path.glob("back*")] == []
@@ -157,7 +157,7 @@ def test_a_copy_that_is_there_but_damaged_is_made_again(server: Server, tmp_path
     assert fr.files.copy(url, tmp_path / "back", store_options=server.options).copied == [name]
     assert (tmp_path / "back" / name).read_bytes() == (folder / name).read_bytes()
     (folder / name).write_bytes(damaged)
-    with pytest.raises(fr.CorruptFileError, match=rf"sent/{name}: record 2, .*not copied.*FR302"):
+    with pytest.raises(fr.errors.CorruptFileError, match=rf"sent/{name}: record 2, .*not copied.*FR302"):
         fr.files.copy(folder, url, store_options=server.options)
 
 

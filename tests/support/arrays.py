@@ -23,13 +23,6 @@ def write(path: Path, schema: dict[str, fr.FieldType], *records: dict[str, Any])
     return fr.Reader(path)
 
 
-def scalar(name: str) -> fr.FieldType:
-    function = getattr(fr, "bool_" if name == "bool" else name)
-    kind = function()
-    assert isinstance(kind, fr.FieldType)
-    return kind
-
-
 def arrays_of(name: str, shape: tuple[int, ...], count: int, seed: int = 0) -> Any:
     dtype = np.dtype("uint16" if name == "bfloat16" else name)
     rng = np.random.default_rng(seed)

@@ -16,7 +16,7 @@ PRELUDE = """
 import os, resource, signal, sys, threading
 import numpy as np
 import fastrecord as fr
-SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
 def record(number, size=100):
     return {"data": bytes([number % 256]) * size, "label": number, "key": f"key {number}"}
 def write(path, count, size=100, **options):

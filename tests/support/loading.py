@@ -18,7 +18,7 @@ from fastrecord.loader.loader import FastRecordLoader
 from fastrecord.transforms import RandomResizedCrop
 from tests.support.pictures import pixels, save
 
-SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string(), "weight": fr.float64()})
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string(), "weight": "float64"})
 CLASSES = ["ant", "bee", "cow"]
 COUNT = 22  # in the fixture `photos`
 

@@ -84,7 +84,7 @@ class Files:
         self._opened: dict[tuple[int, ...], fr.FastRecordDataset] = {}
         first = 0
         for size in FILES:
-            schema = fr.Schema({"label": fr.int64(), "number": fr.int64()})
+            schema = fr.Schema({"label": "int64", "number": "int64"})
             with fr.Writer(folder / f"{size}.frec", schema, metadata={"classes": ["a", "b", "c"]}) as writer:
                 for number in range(first, first + size):
                     writer.append({"label": number * 7 % 3, "number": number})

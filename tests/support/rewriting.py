@@ -12,7 +12,7 @@ import numpy as np
 import fastrecord as fr
 from fastrecord.schema.shard_sets import without_origin
 
-SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
 
 Row = tuple[Any, ...]
 

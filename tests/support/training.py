@@ -20,7 +20,7 @@ import fastrecord as fr
 from fastrecord.train import Result, TrainConfig
 from fastrecord.train.meters import read_metrics
 
-SCHEMA = fr.Schema({"image": fr.image(), "label": fr.int64(), "key": fr.string()})
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
 CLASSES = ("blue", "green", "grey", "red")
 COLOURS = np.array([(60, 60, 180), (60, 180, 60), (128, 128, 128), (180, 60, 60)])
 # The smallest torchvision classifier with batch normalisation and without dropout.

@@ -14,9 +14,7 @@ CLASSES = ["ant", "bee", "cat"]
 COUNT = 40
 LABELS = [number * 7 % 3 for number in range(COUNT)]
 SCORES = [(number * 37 % 41) / 8 for number in range(COUNT)]
-SCHEMA = fr.Schema(
-    {"image": fr.image(), "label": fr.int64(), "key": fr.string(), "score": fr.float64(), "blob": fr.bytes_()}
-)
+SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string(), "score": "float64", "blob": fr.bytes_()})
 
 
 def write(path: Path, numbers: range, classes: list[str] = CLASSES) -> Path:

@@ -64,7 +64,7 @@ def _array(dtype: str, *shape: int) -> Callable[[Random], np.ndarray[Any, Any]]:
 # Field -> its type, and a function that draws a value.
 FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
     "image": (fr.image(), _image),
-    "label": (fr.int64(), lambda draw: draw.getrandbits(62)),
+    "label": (fr.FieldType("int64"), lambda draw: draw.getrandbits(62)),
     "key": (fr.string(), lambda draw: draw.randbytes(12).hex()),
     "data": (fr.bytes_(), _data),
     "packed": (fr.bytes_("zstd"), _packed),
@@ -74,9 +74,9 @@ FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
     "wave": (fr.array("float32", (None,)), _array("float32", -2000)),
     "grid": (fr.array("int16", (None, None), "lz4"), _array("int16", -20, -30)),
     "tags": (fr.list_(fr.string()), _words),
-    "counts": (fr.list_(fr.int32()), lambda draw: [draw.randrange(100) for _ in range(draw.randrange(8))]),
-    "flag": (fr.bool_(), lambda draw: draw.random() < 0.5),
-    "weight": (fr.float64(), lambda draw: draw.random()),
+    "counts": (fr.list_("int32"), lambda draw: [draw.randrange(100) for _ in range(draw.randrange(8))]),
+    "flag": (fr.FieldType("bool"), lambda draw: draw.random() < 0.5),
+    "weight": (fr.FieldType("float64"), lambda draw: draw.random()),
 }
 # Fields that are added later; their number modulo this length selects the type.
 _LATER = ("label", "key", "data", "point")

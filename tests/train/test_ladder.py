@@ -267,7 +267,7 @@ def test_a_signal_ends_the_ladder_and_nothing_is_written(colours: Path, tmp_path
 def test_a_damaged_record_ends_the_ladder_with_its_name(colours: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.frec"
     flip(colours, bad, record=40)
-    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: record 40, .*'blue/40\.jpg'"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"bad\.frec: record 40, .*'blue/40\.jpg'"):
         run_ladder(small_config(bad, tmp_path / "out", max_steps=20))
     assert not (tmp_path / "out").exists()
 

@@ -164,7 +164,7 @@ def test_differing_classes_are_refused_naming_missing_and_extra_ones() -> None:
 
 def write_labels(path: Path, labels: Sequence[Any], kind: fr.FieldType | None = None, **metadata: Any) -> Path:
     """Write images with labels, like a custom loop."""
-    with fr.Writer(path, {"image": fr.image(), "label": kind or fr.int64()}, metadata=metadata) as writer:
+    with fr.Writer(path, {"image": fr.image(), "label": kind or fr.FieldType("int64")}, metadata=metadata) as writer:
         for number, label in enumerate(labels):
             pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8).tobytes()
             writer.append({"image": b"P6\n8 8\n255\n" + pixels, "label": label})
@@ -220,7 +220,12 @@ def test_labels_that_do_not_fit_the_classes_are_refused(colours: Path, tmp_path:
     cases: list[tuple[str, Path, Path | None, str]] = [
         ("FR420", write("large", [0, 2_000_000_000]), None, "names no classes, and has the label 2000000000 in 2 rec"),
         ("FR424", write("minus", [0, -1]), None, "record 1 has label -1, but the 1 classes"),
-        ("FR424", write("floats", [0, 1], fr.float64()), None, r"floats\.frec: its labels are float64, not numbers"),
+        (
+            "FR424",
+            write("floats", [0, 1], fr.FieldType("float64")),
+            None,
+            r"floats\.frec: its labels are float64, not numbers",
+        ),
         ("FR424", write("bad", [0, 2, -1], classes=["a", "b"]), None, r"record 1 has label 2, .* 2 record\(s\) in all"),
         ("FR424", two, write("four", [0, 3]), r"four\.frec: record 1 has label 3, but the 2 classes"),
         # The mapping between their class numbers is unknown.
@@ -242,7 +247,7 @@ def test_a_file_without_labels_or_images_is_refused_with_the_field_that_it_lacks
     with pytest.raises(TrainError, match=r"bare\.frec has no field 'label', which holds the numbers of the classes$"):
         train(small_config(path, tmp_path / "out"))
     arrays = tmp_path / "arrays.frec"
-    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": fr.int64()}) as writer:
+    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": fr.FieldType("int64")}) as writer:
         writer.append({"x": np.zeros(3, np.float32), "label": 0})
     with pytest.raises(TrainError, match=r"arrays\.frec has no field of images$"):
         train(small_config(arrays, tmp_path / "out"))

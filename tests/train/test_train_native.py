@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 import fastrecord as fr
+from fastrecord.loader.stats import LoaderStats
 from fastrecord.train import TrainConfig, TrainError, train
 from fastrecord.train.__main__ import main
 from fastrecord.train.batches.base import Batch
@@ -59,7 +60,9 @@ def epoch_batches(config: TrainConfig, *, training: bool, epoch: int = 0, ranks:
 def test_unfinished_files_and_grey_of_16_bits_are_taken_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.frec"
     grey = save(Image.fromarray(np.full((40, 40), 257 * 200, np.uint16)), "PNG")
-    with fr.Writer(path, {"image": fr.image(), "label": fr.int64()}, metadata={"classes": ["ant"]}) as writer:
+    with fr.Writer(
+        path, {"image": fr.image(), "label": fr.FieldType("int64")}, metadata={"classes": ["ant"]}
+    ) as writer:
         writer.complete = False
         for _ in range(8):
             writer.append({"image": grey, "label": 0})
@@ -149,7 +152,7 @@ def test_a_shuffle_by_blocks_is_another_order_and_goes_on_in_mid_epoch(colours: 
 
 
 def test_the_figures_of_two_loaders_add_up_over_ranks() -> None:
-    one = fr.LoaderStats(images=1, bytes_read=2**40 + 1, seconds=2.0, threads=2, decode_seconds=3.0, wait_seconds=1.0)
+    one = LoaderStats(images=1, bytes_read=2**40 + 1, seconds=2.0, threads=2, decode_seconds=3.0, wait_seconds=1.0)
     both = over_ranks(one, [2.0 * value for value in dataclasses.astuple(one)], 2)
     assert (both.images, both.bytes_read, both.threads) == (2, 2**41 + 2, 4)
     assert both.images_per_second == 1.0
@@ -158,7 +161,7 @@ def test_the_figures_of_two_loaders_add_up_over_ranks() -> None:
 
 
 def test_a_window_tells_what_the_loader_did_in_it_alone() -> None:
-    done = [fr.LoaderStats(images=10 * step, bytes_read=2**40 * step + 1, threads=2) for step in range(4)]
+    done = [LoaderStats(images=10 * step, bytes_read=2**40 * step + 1, threads=2) for step in range(4)]
     meter = TrainMeter(ALONE, lambda: done[0])
     for expected in (10, 20):
         done.pop(0)
@@ -269,7 +272,7 @@ def test_skipped_records_are_counted_named_and_listed_also_through_a_resume(
     flip(tmp_path / "one.frec", bad, record=11)
     flip(held_out, bad_val, record=7)
     options: dict[str, Any] = {"val": str(bad_val), "epochs": 1}
-    with pytest.raises(fr.CorruptFileError, match=r"bad\.frec: record (40|11), .*'(blue/40|red/11)\.jpg'"):
+    with pytest.raises(fr.errors.CorruptFileError, match=r"bad\.frec: record (40|11), .*'(blue/40|red/11)\.jpg'"):
         train(small_config(bad, tmp_path / "raise", **options))
     caplog.clear()
     options["on_error"] = "skip"
@@ -352,7 +355,7 @@ def test_no_thread_is_left_after_a_run_an_error_and_a_signal(colours: Path, held
     before, python = thread_count(), threading.active_count()
     bad = tmp_path / "bad.frec"
     flip(colours, bad, record=40)
-    with pytest.raises(fr.CorruptFileError):
+    with pytest.raises(fr.errors.CorruptFileError):
         train(small_config(bad, tmp_path / "bad", **options))
     with signalled("[2/10]", signal.SIGTERM):
         assert train(small_config(colours, tmp_path / "stopped", **options)).signal == signal.SIGTERM
@@ -376,9 +379,7 @@ def test_names_in_a_file_steer_no_terminal_by_what_the_command_prints(colours: P
     good, bad = tmp_path / "good.frec", tmp_path / "bad.frec"
     with (
         fr.Reader(colours) as reader,
-        fr.Writer(
-            good, fr.Schema({evil: fr.image(), "label": fr.int64()}), metadata={"classes": list(CLASSES)}
-        ) as writer,
+        fr.Writer(good, fr.Schema({evil: fr.image(), "label": "int64"}), metadata={"classes": list(CLASSES)}) as writer,
     ):
         for record in range(16):
             image = bytes(reader[record]["image"])

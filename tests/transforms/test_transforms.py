@@ -95,7 +95,7 @@ def test_a_pair_of_center_crops_shows_the_same_part(pairs: Path, small: CenterCr
 def test_a_pair_that_does_not_fit_its_crops_is_an_error_that_names_the_record(pairs: Path, large: RandomCrop) -> None:
     loader = make(dataset(pairs), images={"lr": RandomCrop(16), "hr": large})
     message = r"pairs\.frec: record 0, field hr: the images of the record do not match: 50 x 70 becomes 16 x 16"
-    with pytest.raises(fr.DecodeError, match=message):
+    with pytest.raises(fr.errors.DecodeError, match=message):
         next(iter(loader))
 
 
@@ -110,7 +110,7 @@ def test_a_record_whose_images_do_not_fit_may_be_skipped(pairs: Path, tmp_path: 
 
 
 def test_labels_follow_several_images(tmp_path: Path) -> None:
-    schema = fr.Schema({"a": fr.image(), "b": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+    schema = fr.Schema({"a": fr.image(), "b": fr.bytes_(), "label": "int64", "key": fr.string()})
     with (
         fr.Writer(tmp_path / "a.frec", schema) as writer,
         fr.Reader(write_pairs(tmp_path / "pairs.frec", [(pixels(30, 30), pixels(60, 60))])) as reader,

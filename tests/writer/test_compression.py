@@ -46,7 +46,7 @@ def test_every_kind_of_field_comes_back(tmp_path: Path, how: Any, access: str) -
             "meta": fr.json(how),
             "list": fr.list_(fr.string(), how),
             "arrays": fr.list_(fr.array("int16", (None,)), how),
-            "label": fr.int64(),
+            "label": "int64",
         }
     )
     patches, names = smooth(60, 16, 16, 3), texts(60)
@@ -95,7 +95,7 @@ def test_every_kind_of_field_comes_back(tmp_path: Path, how: Any, access: str) -
 
 
 def test_extend_compresses_what_append_would(tmp_path: Path) -> None:
-    schema = {"a": fr.array("uint8", (32, 32, 3), "lz4"), "t": fr.string("zstd"), "n": fr.int64()}
+    schema = {"a": fr.array("uint8", (32, 32, 3), "lz4"), "t": fr.string("zstd"), "n": fr.FieldType("int64")}
     patches, names, numbers = smooth(2000, 32, 32, 3), texts(2000), np.arange(2000)
     with fr.Writer(tmp_path / "a.frec", schema) as one:
         for i in range(2000):
@@ -165,7 +165,7 @@ def test_a_dictionary_serves_later_writers_pickled_readers_and_forked_children(t
 
 def test_info_shows_codec_and_ratio(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
-    with fr.Writer(path, {"text": fr.string("zstd"), "n": fr.int64()}) as writer:
+    with fr.Writer(path, {"text": fr.string("zstd"), "n": fr.FieldType("int64")}) as writer:
         writer.append({"text": "word " * 1000, "n": 1})
     shown = good("info", path)
     assert "text zstd level 3 (" in shown
@@ -205,7 +205,7 @@ def test_what_a_compression_cannot_be_is_said_at_once(make: Any, error: type[Exc
 
 def test_fields_that_are_not_compressed_refuse_it(tmp_path: Path) -> None:
     small = fr.array("uint8", (8, 8), "lz4")
-    with pytest.raises(fr.SchemaError, match="index column"):
+    with pytest.raises(fr.errors.SchemaError, match="index column"):
         fr.Writer(tmp_path / "x.frec", {"small": small})
     with pytest.raises(TypeError):
         fr.image("lz4")  # type: ignore[call-arg]
@@ -216,7 +216,7 @@ def test_another_compression_than_the_files_is_refused_to_append(tmp_path: Path)
     path = tmp_path / "x.frec"
     with fr.Writer(path, {"text": fr.string("lz4")}) as writer:
         writer.append({"text": "x"})
-    with pytest.raises(fr.SchemaError, match=r"compression lz4.*compression zstd"):
+    with pytest.raises(fr.errors.SchemaError, match=r"compression lz4.*compression zstd"):
         fr.Writer(path, {"text": fr.string("zstd")}, "a")
     for how in (None, "lz4", "auto"):
         fr.Writer(path, {"text": fr.string(how)}, "a").close()

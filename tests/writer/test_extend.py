@@ -20,9 +20,9 @@ def test_extend_writes_what_append_would(tmp_path: Path) -> None:
     schema = {
         "image": fr.array("uint8", (16, 16, 3)),
         "vector": fr.array("float32", (4,)),
-        "label": fr.int64(),
-        "score": fr.float32(),
-        "flag": fr.bool_(),
+        "label": fr.FieldType("int64"),
+        "score": fr.FieldType("float32"),
+        "flag": fr.FieldType("bool"),
         "bf": fr.array("bfloat16", (40,)),
         "key": fr.string(),
         "blob": fr.bytes_(),
@@ -83,13 +83,13 @@ def test_extend_writes_what_append_would(tmp_path: Path) -> None:
     ],
 )
 def test_extend_appends_nothing_if_anything_does_not_fit(tmp_path: Path, changes: Any, message: str) -> None:
-    schema = {"n": fr.int64(), "x": fr.array("float32", (3,)), "image": fr.image()}
+    schema = {"n": fr.FieldType("int64"), "x": fr.array("float32", (3,)), "image": fr.image()}
     good: dict[str, Any] = {"n": np.arange(4), "x": np.ones((4, 3), np.float32), "image": [encode(1)] * 4}
     with fr.Writer(tmp_path / "a.frec", schema) as writer:
         for n in range(5):
             writer.append({"n": n, "x": np.ones(3, np.float32), "image": encode(1)})
         bad = {name: values for name, values in (good | changes).items() if values is not None}
-        with pytest.raises(fr.SchemaError, match=message):
+        with pytest.raises(fr.errors.SchemaError, match=message):
             writer.extend(bad)
         assert len(writer) == 5
         writer.extend(good)
@@ -100,11 +100,11 @@ def test_extend_appends_nothing_if_anything_does_not_fit(tmp_path: Path, changes
 
 
 def test_numbers_of_a_type_that_holds_all_of_theirs_are_widened_in_columns_and_only_those(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", {"n": fr.float64(), "b": fr.bfloat16()}) as writer:
+    with fr.Writer(tmp_path / "a.frec", {"n": fr.FieldType("float64"), "b": fr.FieldType("bfloat16")}) as writer:
         writer.extend({"n": np.arange(3, dtype=np.int32), "b": torch.tensor([1.0, 2.0, 3.0]).bfloat16()})
-        with pytest.raises(fr.SchemaError, match="float64 values are wanted, not complex64"):
+        with pytest.raises(fr.errors.SchemaError, match="float64 values are wanted, not complex64"):
             writer.extend({"n": np.zeros(3, np.complex64), "b": [1, 2, 3]})
-        with pytest.raises(fr.SchemaError, match="bfloat16 values are wanted, not float32"):
+        with pytest.raises(fr.errors.SchemaError, match="bfloat16 values are wanted, not float32"):
             writer.extend({"n": np.zeros(3), "b": np.zeros(3, np.float32)})
     reader = fr.Reader(tmp_path / "a.frec")
     assert reader.column("n").tolist() == [0.0, 1.0, 2.0]
@@ -135,19 +135,19 @@ def test_a_schema_is_inferred_from_a_record(tmp_path: Path) -> None:
     }
     with fr.Writer.from_sample(tmp_path / "a.frec", sample, metadata={"a": 1}, commit_bytes=1 << 20) as writer:
         assert dict(writer.schema) == {
-            "count": fr.int64(),
-            "share": fr.float64(),
-            "flag": fr.bool_(),
-            "z": fr.complex128(),
+            "count": fr.FieldType("int64"),
+            "share": fr.FieldType("float64"),
+            "flag": fr.FieldType("bool"),
+            "z": fr.FieldType("complex128"),
             "name": fr.string(),
             "blob": fr.bytes_(),
             "image": fr.image(),
             "array": fr.array("int16", (2, 3)),
             "tensor": fr.array("bfloat16", (4,)),
-            "small": fr.int8(),
-            "half": fr.float16(),
+            "small": fr.FieldType("int8"),
+            "half": fr.FieldType("float16"),
             "meta": fr.json(),
-            "numbers": fr.list_(fr.int64()),
+            "numbers": fr.list_("int64"),
             "names": fr.list_(fr.string()),
             "boxes": fr.list_(fr.array("float32", (None, 4))),
             "mixed": fr.json(),
@@ -169,13 +169,13 @@ def test_a_schema_is_inferred_from_a_record(tmp_path: Path) -> None:
         ([], "an empty list does not show the type of its items"),
         ({"a": float("nan")}, "nan|JSON"),
         (object(), "no type is known for a value of object"),
-        (np.zeros(3, object), "arrays are of"),
-        (np.zeros(3, "i4,i4"), "arrays are of"),
+        (np.zeros(3, object), "where numbers are"),
+        (np.zeros(3, "i4,i4"), "where numbers are"),
         ({1, 2}, "no type is known for a value of set"),
     ],
 )
 def test_a_value_of_which_no_type_is_known_names_its_field(tmp_path: Path, value: Any, message: str) -> None:
-    with pytest.raises(fr.SchemaError, match=f"field 'x': .*({message}).*: give a schema"):
+    with pytest.raises(fr.errors.SchemaError, match=f"field 'x': .*({message}).*: give a schema"):
         fr.Writer.from_sample(tmp_path / "a.frec", {"x": value})
     assert list(tmp_path.iterdir()) == []
 

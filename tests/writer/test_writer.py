@@ -10,7 +10,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 
-SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "score": fr.float64(), "key": fr.string()})
+SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "score": "float64", "key": fr.string()})
 GOOD: dict[str, Any] = {"data": b"abc", "label": 1, "score": 0.5, "key": "k"}
 
 
@@ -182,7 +182,7 @@ def test_a_value_that_does_not_fit_names_record_and_field_and_appends_nothing(
 ) -> None:
     with fr.Writer(tmp_path / "a.frec", SCHEMA) as writer:
         writer.append({**GOOD, "label": 10})
-        with pytest.raises(fr.SchemaError) as caught:
+        with pytest.raises(fr.errors.SchemaError) as caught:
             writer.append({**GOOD, **change})
         assert f"a.frec: record 1, field {field}: {detail}" in str(caught.value)
         assert len(writer) == 1
@@ -193,7 +193,7 @@ def test_a_value_that_does_not_fit_names_record_and_field_and_appends_nothing(
 @pytest.mark.parametrize("field", list(GOOD))
 def test_a_missing_value_names_record_and_field_and_appends_nothing(tmp_path: Path, field: str) -> None:
     with fr.Writer(tmp_path / "a.frec", SCHEMA) as writer:
-        with pytest.raises(fr.SchemaError, match=f"record 0, field {field}: the record has no value for it"):
+        with pytest.raises(fr.errors.SchemaError, match=f"record 0, field {field}: the record has no value for it"):
             writer.append({name: value for name, value in GOOD.items() if name != field})
         assert len(writer) == 0
 
@@ -201,7 +201,7 @@ def test_a_missing_value_names_record_and_field_and_appends_nothing(tmp_path: Pa
 def test_bytes_that_are_no_image_are_refused_for_an_image_field(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), "key": fr.string()})) as writer:
         for data in (b"", b"no image", encode(0)[:20]):
-            with pytest.raises(fr.SchemaError, match="record 0, field image"):
+            with pytest.raises(fr.errors.SchemaError, match="record 0, field image"):
                 writer.append({"image": data, "key": ""})
         assert writer.append({"image": encode(0), "key": ""}) == 0
 

@@ -192,7 +192,7 @@ def test_a_writer_refuses_what_is_not_a_regular_file_and_leaves_it(
         path = tmp_path / "link"
         path.symlink_to(node)
     before = os.lstat(node)
-    with pytest.raises((OSError, fr.CorruptFileError), match=r"node|link"):
+    with pytest.raises((OSError, fr.errors.CorruptFileError), match=r"node|link"):
         fr.Writer(path, SCHEMA, mode)
     assert os.path.samestat(os.lstat(node), before)
     assert path.is_symlink() == linked
@@ -226,7 +226,7 @@ def test_appending_leaves_an_interrupted_import_incomplete_until_told(tmp_path: 
     with fr.Writer(path, mode="a") as writer:
         assert not writer.complete
         writer.append(GOOD)
-    fr.files.add_field(path, "score2", fr.float32(), [1.0, 2.0])
+    fr.files.add_field(path, "score2", "float32", [1.0, 2.0])
     fr.files.drop_field(path, "score2")
     assert not fr.Reader(path).complete
     with fr.Writer(path, mode="a", complete=True):

@@ -15,12 +15,12 @@ def test_a_second_writer_is_refused_by_the_name_of_the_first(tmp_path: Path) -> 
     path = write(tmp_path / "a.frec", range(3))
     writer = fr.Writer(path, mode="a")
     for mode in ("a", "w"):
-        with pytest.raises(fr.LockedError, match=rf"a\.frec: another writer has it open \(pid {os.getpid()}: "):
+        with pytest.raises(fr.errors.LockedError, match=rf"a\.frec: another writer has it open \(pid {os.getpid()}: "):
             fr.Writer(path, SCHEMA, mode)
     script = """
         try:
             fr.Writer("a.frec", mode="a")
-        except fr.LockedError as error:
+        except fr.errors.LockedError as error:
             print(error)
     """
     assert f"(pid {os.getpid()}: " in run_child(script, tmp_path)
@@ -184,7 +184,7 @@ def test_a_second_writer_is_refused_where_the_first_one_has_nothing_to_replace(t
     path = tmp_path / "a.frec"
     first = fr.Writer(path, SCHEMA, "w")
     for mode in ("w", "a"):
-        with pytest.raises(fr.LockedError, match=rf"a\.frec: .*pid {os.getpid()}"):
+        with pytest.raises(fr.errors.LockedError, match=rf"a\.frec: .*pid {os.getpid()}"):
             fr.Writer(path, SCHEMA, mode)
     with pytest.raises(FileExistsError, match=r"a\.frec"):
         fr.Writer(path, SCHEMA)

@@ -10,7 +10,6 @@ from typing import Any
 from fastrecord._core import Writer
 from fastrecord.errors import Code
 from fastrecord.files.places import refuse_url
-from fastrecord.schema import FieldType
 
 # Values written by one call: enough for its threads, few enough for memory and for progress.
 _VALUES = 1024
@@ -20,7 +19,7 @@ _BYTES = 16 << 20
 def add_field(
     path: str | PathLike[str],
     name: str,
-    type: FieldType,  # noqa: A002  the public name
+    type: Any,  # noqa: A002  the public name
     values: Iterable[Any],
     *,
     progress: Callable[[int, int], None] | None = None,
@@ -34,7 +33,7 @@ def add_field(
     Args:
         path: The .frec file. No writer may have it open; readers may.
         name: Name of the new field.
-        type: `fastrecord.array("float32", (512,))` or another type.
+        type: `fastrecord.array("float32", (512,))`, "float32" or another type, as for `Schema`.
         values: One for each of the file's N records, in record order. An array (N, ...) is fastest,
             also one in a file (`numpy.load(..., mmap_mode="r")`). Other iterables and generators
             are read incrementally, so the values need not fit in memory. For batches of values use

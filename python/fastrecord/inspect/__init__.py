@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fastrecord.inspect.prediction import plan as plan
     from fastrecord.inspect.statistics import stats as stats
     from fastrecord.inspect.verdict import judge as judge
+    from fastrecord.packing.pack import preview as preview
+    from fastrecord.sampler.draws import class_weights as class_weights
 
 _NAMES = {
     "Cluster": "plan_options",
@@ -28,11 +30,13 @@ _NAMES = {
     "Training": "plan_options",
     "bench": "benchmark",
     "browse": "page",
+    "class_weights": "fastrecord.sampler.draws",
     "diff": "compare",
     "doctor": "diagnosis",
     "judge": "verdict",
     "plan": "prediction",
     "plot_stats": "plots",
+    "preview": "fastrecord.packing.pack",
     "stats": "statistics",
 }
 __all__ = sorted(_NAMES)

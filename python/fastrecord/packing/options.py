@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from fastrecord.checks import choice, integer
 from fastrecord.schema import FieldType
-from fastrecord.schema.parse import parse_type
 from fastrecord.store import is_url
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -104,7 +103,7 @@ class Fields:
     @property
     def parsed(self) -> dict[str, FieldType]:
         """The types."""
-        return {name: parse_type(kind) if isinstance(kind, str) else kind for name, kind in self.types.items()}
+        return {name: FieldType.of(kind) for name, kind in self.types.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from fastrecord.ray.tensors import without_tensors
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import check_names
-from fastrecord.schema.parse import parse_type
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -92,7 +91,7 @@ def write_frec(
     if records_per_shard is not None:
         integer("records_per_shard", records_per_shard, 1)
     choice("bad_files", bad_files, ("stop", "skip"))
-    given = {name: parse_type(kind) if isinstance(kind, str) else kind for name, kind in (types or {}).items()}
+    given = {name: FieldType.of(kind) for name, kind in (types or {}).items()}
     names = None if classes is None else check_names(classes)
     with ShardWrite(path, mode) as write:
         options = _Options(write.staging, mapping, given, names, compression, records_per_shard, bad_files)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fastrecord.schema.compression import Compression
@@ -31,12 +33,20 @@ SIZES = {
     "complex64": 8,
     "complex128": 16,
 }
-_UNDERSCORED = ("bool", "bytes", "list")
+_UNDERSCORED = ("bytes", "list")
+_PLAIN = ["image", "bytes", "string", "json", *SIZES]
+_ARRAY = re.compile(r"array\(\s*\"?(\w+)\"?\s*,\s*\(([^()]*)\)\s*\)")
+_LIST = re.compile(r"list_?\((.*)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of one field; create it with a type function such as `array("float32", (3,))`.
+    """The type of one field, which a type function such as `array("float32", (3,))` returns.
+
+    Numbers have a name alone, such as "int64": one of bool, int8 to int64, uint8 to uint64, float16,
+    bfloat16, float32, float64, complex64 and complex128. Integers refuse values out of range. Floats are
+    rounded to the nearest one, and refuse values that are too large; numpy gets the bits of a bfloat16 as
+    uint16.
 
     Attributes:
         name: "image", "bytes", "string", "json", "array", "list", or the name of a scalar type,
@@ -59,6 +69,34 @@ class FieldType:
             object.__setattr__(self, "dtype", self.name)
             object.__setattr__(self, "shape", ())
 
+    @classmethod
+    def of(cls, kind: Any) -> FieldType:
+        """Return the type that is meant by a type, by its text, or by a dtype of numpy or torch.
+
+        Args:
+            kind: Such as `image()`, "int64", "array(float32, (3, None))", "list(string)", `numpy.float32`.
+
+        Raises:
+            ValueError: the text names no type; says which texts do.
+            TypeError: it is something else.
+        """
+        if isinstance(kind, cls):
+            return kind
+        if not isinstance(kind, str):
+            return cls(_dtype_name(kind))
+        text = kind.strip()
+        if text in _PLAIN:
+            return cls(text)
+        if found := _ARRAY.fullmatch(text):
+            dims = [dim.strip() for dim in found[2].split(",") if dim.strip()]
+            if all(dim.isdecimal() or dim in ("None", "?") for dim in dims):
+                return array(found[1], tuple(int(dim) if dim.isdecimal() else None for dim in dims))
+        if found := _LIST.fullmatch(text):
+            return list_(found[1])
+        raise ValueError(
+            f"{text!r} is no type: types are {', '.join(_PLAIN)}, array(float32, (3, None)) and list(int64)"
+        )
+
     @property
     def nbytes(self) -> int | None:
         """Size of each value in bytes for scalars and arrays of fixed shape; None for others."""
@@ -68,6 +106,8 @@ class FieldType:
 
     def __repr__(self) -> str:
         """Return the type as Python code."""
+        if self.name in SIZES and self.compression is None:
+            return repr(self.name)
         arguments = []
         if self.name == "array":
             arguments = [f'"{self.dtype}"', repr(self.shape)]
@@ -132,90 +172,6 @@ def json(compression: Compression | str | None = None) -> FieldType:
     return FieldType("json", compression=Compression.of(compression))
 
 
-def bool_() -> FieldType:
-    """Return the type of a bool."""
-    return FieldType("bool")
-
-
-def int8() -> FieldType:
-    """Return the type of an 8-bit signed integer.
-
-    Like all integers, it refuses values out of range.
-    """
-    return FieldType("int8")
-
-
-def int16() -> FieldType:
-    """Return the type of a 16-bit signed integer."""
-    return FieldType("int16")
-
-
-def int32() -> FieldType:
-    """Return the type of a 32-bit signed integer."""
-    return FieldType("int32")
-
-
-def int64() -> FieldType:
-    """Return the type of a 64-bit signed integer. Values outside [-2**63, 2**63) are refused."""
-    return FieldType("int64")
-
-
-def uint8() -> FieldType:
-    """Return the type of an 8-bit unsigned integer."""
-    return FieldType("uint8")
-
-
-def uint16() -> FieldType:
-    """Return the type of a 16-bit unsigned integer."""
-    return FieldType("uint16")
-
-
-def uint32() -> FieldType:
-    """Return the type of a 32-bit unsigned integer."""
-    return FieldType("uint32")
-
-
-def uint64() -> FieldType:
-    """Return the type of a 64-bit unsigned integer."""
-    return FieldType("uint64")
-
-
-def float16() -> FieldType:
-    """Return the type of a 16-bit IEEE float.
-
-    Values are rounded to the nearest float; values that are too large are refused.
-    """
-    return FieldType("float16")
-
-
-def bfloat16() -> FieldType:
-    """Return the type of a bfloat16, the upper half of a float32. numpy gets its bits as uint16."""
-    return FieldType("bfloat16")
-
-
-def float32() -> FieldType:
-    """Return the type of a 32-bit IEEE float.
-
-    Values are rounded to the nearest float; values that are too large are refused.
-    """
-    return FieldType("float32")
-
-
-def float64() -> FieldType:
-    """Return the type of a 64-bit IEEE float."""
-    return FieldType("float64")
-
-
-def complex64() -> FieldType:
-    """Return the type of a complex number of two float32."""
-    return FieldType("complex64")
-
-
-def complex128() -> FieldType:
-    """Return the type of a complex number of two float64."""
-    return FieldType("complex128")
-
-
 def array(dtype: Any, shape: Sequence[int | None], compression: Compression | str | None = None) -> FieldType:
     """Return the type of an array of numbers.
 
@@ -238,14 +194,17 @@ def array(dtype: Any, shape: Sequence[int | None], compression: Compression | st
     return FieldType("array", _dtype_name(dtype), _shape(shape), compression=Compression.of(compression))
 
 
-def list_(item: FieldType, compression: Compression | str | None = None) -> FieldType:
-    """Return the type of a list of any length with items of one type; lists cannot be nested.
+def list_(item: Any, compression: Compression | str | None = None) -> FieldType:
+    """Return the type of a list of any length; lists cannot be nested.
+
+    Args:
+        item: The type of all items, as for `Schema`.
+        compression: How the lists are compressed.
 
     Raises:
-        TypeError: `item` is not a field type, or is a list, or is compressed (compress the list).
+        TypeError, ValueError: `item` is not a field type, or is a list, or is compressed.
     """
-    if not isinstance(item, FieldType):
-        raise TypeError(f"item is fastrecord.int64() or another type, not {item!r}")
+    item = FieldType.of(item)
     if item.name == "list":
         raise TypeError("item is not a list: lists cannot hold lists")
     if item.compression is not None:
@@ -261,11 +220,13 @@ def _dtype_name(dtype: Any) -> str:
         return text[6:]
     if text == "bfloat16":
         return text
+    if dtype is None:  # numpy's default
+        raise TypeError("None is no type")
     import numpy as np
 
     name = str(np.dtype(dtype).newbyteorder("=").name)
     if name not in SIZES:
-        raise TypeError(f"an array of {np.dtype(dtype)}: arrays are of {', '.join(SIZES)}")
+        raise TypeError(f"values of {np.dtype(dtype)}, where numbers are {', '.join(SIZES)}")
     return name
 
 
@@ -284,24 +245,31 @@ def _shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:
 class Schema(Mapping[str, FieldType]):
     """The ordered, named and typed fields of a file; a read-only mapping of name to type.
 
+    `Schema(image=fastrecord.image(), label="int64")` is short for names that are Python's.
+
     Args:
-        fields: Name -> type; the order of the mapping is the order of the fields.
+        fields: Name -> type; the order of the mapping is the order of the fields. A type is a `FieldType`
+            (`image()`, `array("float32", (3,))`), its text ("int64", "string"), or a dtype of numpy or torch
+            for a number (`numpy.float32`).
+        more: Further fields.
 
     Raises:
-        TypeError: a name is not a str, or a type was not created by a type function.
+        TypeError, ValueError: a name is not a str, or a type is none; names the field.
         SchemaError: raised by `Writer` for empty schemas and for names or types that the format
             does not support.
     """
 
     __slots__ = ("_fields",)
 
-    def __init__(self, fields: Mapping[str, FieldType]) -> None:
-        for name, kind in fields.items():
+    def __init__(self, fields: Mapping[str, Any] = MappingProxyType({}), /, **more: Any) -> None:
+        self._fields: dict[str, FieldType] = {}
+        for name, kind in (*fields.items(), *more.items()):
             if not isinstance(name, str):
                 raise TypeError(f"field names are str, not {type(name).__name__}: {name!r}")
-            if not isinstance(kind, FieldType):
-                raise TypeError(f"field {name!r}: write fastrecord.int64() or another type function, not {kind!r}")
-        self._fields = dict(fields)
+            try:
+                self._fields[name] = FieldType.of(kind)
+            except (TypeError, ValueError) as err:
+                raise type(err)(f"field {name!r}: {err}") from err
 
     def __getitem__(self, name: str) -> FieldType:
         return self._fields[name]

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from fastrecord import LoaderStats
+from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.config import TrainError
 from fastrecord.train.distributed import Ranks
 

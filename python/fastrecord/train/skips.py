@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fastrecord import SkippedRecord
+from fastrecord.loader.skip import SkippedRecord
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import MetricsFile
 

@@ -225,7 +225,12 @@ def test_text_that_is_not_utf8_makes_a_record_bad(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["out.npz", "out"])
 def test_numpy_reads_an_export(tmp_path: Path, name: str) -> None:
-    fields = {"image": fr.image(), "flag": fr.bool_(), "open": fr.array("int16", (None, 2)), "key": fr.string()}
+    fields = {
+        "image": fr.image(),
+        "flag": fr.FieldType("bool"),
+        "open": fr.array("int16", (None, 2)),
+        "key": fr.string(),
+    }
     columns: dict[str, Any] = {
         "image": [picture(n) for n in range(COUNT)],
         "flag": [n % 2 == 0 for n in range(COUNT)],
@@ -263,13 +268,13 @@ def test_one_array_goes_out_as_npy(tmp_path: Path) -> None:
 
 
 def test_what_numpy_cannot_hold_is_refused(tmp_path: Path) -> None:
-    kinds = {"a": fr.list_(fr.string()), "b/c": fr.int64(), "x.offsets": fr.int64()}
+    kinds = {"a": fr.list_(fr.string()), "b/c": fr.FieldType("int64"), "x.offsets": fr.FieldType("int64")}
     assert NUMPY.refuse(fr.Schema(kinds)) == {
         "a": "NumPy's files have no lists of string",
         "b/c": "it cannot be the name of a file",
         "x.offsets": "it cannot be the name of a file",
     }
-    for fields in ({"x": fr.int64(), "y": fr.int64()}, {"x": fr.image()}):
+    for fields in ({"x": fr.FieldType("int64"), "y": fr.FieldType("int64")}, {"x": fr.image()}):
         with pytest.raises(fr.FastRecordError, match=r"an .npy file holds one field of numbers .*\[FR757\]"):
             NUMPY.create(str(tmp_path / "a.npy"), fr.Schema(fields), {}, {})
 

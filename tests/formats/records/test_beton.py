@@ -175,5 +175,5 @@ def test_fields_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match=r"two fields have one name.*FR752"):
         open_source(BETON, path)
     path.write_bytes(whole.replace(b'"<f4"', b'"|O" '))
-    with pytest.raises(fr.FastRecordError, match=r"the field 'grid' has an array of object.*FR752"):
+    with pytest.raises(fr.FastRecordError, match=r"the field 'grid' has values of object.*FR752"):
         open_source(BETON, path)

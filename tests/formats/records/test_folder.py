@@ -14,7 +14,7 @@ from fastrecord.formats.folder import FORMATS
 from tests.support.formats.exchanging import picture, write_file
 from tests.support.packing import pack_with
 
-FIELDS = {"image": fr.image(), "label": fr.int64(), "key": fr.string()}
+FIELDS = {"image": fr.image(), "label": fr.FieldType("int64"), "key": fr.string()}
 
 
 def write(path: Path, keys: list[str], labels: list[Any], classes: list[str] | None, **fields: Any) -> fr.Reader:
@@ -97,5 +97,5 @@ def test_other_fields_are_refused_by_name() -> None:
     fields = FIELDS | {"mask": fr.image(), "text": fr.string()}
     assert folder.refuse(fr.Schema(fields)).keys() == {"mask", "text"}
     assert folder.refuse(fr.Schema({"data": fr.bytes_()})).keys() == {"data"}
-    assert folder.refuse(fr.Schema(FIELDS | {"label": fr.float32(), "key": fr.int8()})).keys() == {"label", "key"}
+    assert folder.refuse(fr.Schema(FIELDS | {"label": "float32", "key": "int8"})).keys() == {"label", "key"}
     assert folder.refuse(fr.Schema(FIELDS)) == {}

@@ -368,7 +368,7 @@ def test_a_file_or_a_folder_of_fields_of_one_size_or_any_goes_out(tmp_path: Path
         "none": np.zeros((8, 0, 2), np.uint8),
     }
     kinds = {
-        "label": fr.int64(),
+        "label": fr.FieldType("int64"),
         "key": fr.string(),
         "open": fr.array("int16", (None, 2)),
         "none": fr.array("uint8", (0, 2)),
@@ -388,7 +388,7 @@ def test_a_file_or_a_folder_of_fields_of_one_size_or_any_goes_out(tmp_path: Path
 
 def test_the_layouts_of_others_go_out(tmp_path: Path) -> None:
     images = [picture(number, size=(300, 200)) for number in range(25)]
-    fields = {"picture": fr.image(), "class": fr.int32()}
+    fields = {"picture": fr.image(), "class": fr.FieldType("int32")}
     reader = write_file(tmp_path / "a.frec", fields, {"picture": images, "class": range(25)}, classes=["a"] * 25)
     export(reader, LMDB, tmp_path / "a.lmdb", values="tuple")
     found = entries_of(tmp_path / "a.lmdb")
@@ -420,7 +420,7 @@ def test_the_layouts_of_others_go_out(tmp_path: Path) -> None:
 
 
 def test_what_a_layout_cannot_hold_is_refused(tmp_path: Path) -> None:
-    fields = {"image": fr.image(), "label": fr.int64(), "key": fr.string()}
+    fields = {"image": fr.image(), "label": fr.FieldType("int64"), "key": fr.string()}
     reader = write_file(tmp_path / "a.frec", fields, {"image": [picture(0)] * 2, "label": [1, 2], "key": ["k", "k"]})
     with pytest.raises(fr.FastRecordError, match=r"an image and a number, and nothing else; .*--drop key \[FR757\]"):
         export(reader, LMDB, tmp_path / "a.lmdb", values="tuple")
@@ -483,7 +483,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = write(tmp_path / "a.lmdb", {b"0": lz4.frame.compress(pickle.dumps({"a": 1}))})
     monkeypatch.setitem(sys.modules, "lmdb", None)
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
-    reader = write_file(tmp_path / "a.frec", {"n": fr.int64()}, {"n": [1]})
+    reader = write_file(tmp_path / "a.frec", {"n": fr.FieldType("int64")}, {"n": [1]})
     with pytest.raises(fr.FastRecordError, match=r"LMDB needs the package lmdb: .*pip install 'fastrecord\[lmdb\]'"):
         export(reader, LMDB, tmp_path / "b.lmdb")
     with pytest.raises(fr.FastRecordError, match=r"needs the package lz4: .*pip install 'fastrecord\[lmdb\]'"):

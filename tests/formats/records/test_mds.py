@@ -177,12 +177,12 @@ def test_an_export_comes_back_the_same(tmp_path: Path) -> None:
 
 def test_what_mds_cannot_hold_is_refused(tmp_path: Path) -> None:
     schema = {
-        "a": fr.bfloat16(),
-        "b": fr.complex64(),
+        "a": fr.FieldType("bfloat16"),
+        "b": fr.FieldType("complex64"),
         "c": fr.array("int8", (0, 3)),
         "d": fr.list_(fr.image()),
         "e": fr.array("bool", (3,)),
-        "f": fr.list_(fr.bool_()),
+        "f": fr.list_("bool"),
     }
     assert set(MDS.refuse(fr.Schema(schema))) == {"a", "b", "c", "d"}
     columns = {"e": np.ones((2, 3), bool), "f": [[True], []]}

@@ -330,7 +330,7 @@ def test_an_export_has_row_groups_of_bounded_size(tmp_path: Path, monkeypatch: p
 
 
 def test_what_parquet_cannot_hold_is_refused(tmp_path: Path) -> None:
-    schema = fr.Schema({"a": fr.bfloat16(), "b": fr.complex64(), "c": fr.array("int8", (0, 3)), "d": fr.int8()})
+    schema = fr.Schema({"a": "bfloat16", "b": "complex64", "c": fr.array("int8", (0, 3)), "d": "int8"})
     assert set(PARQUET.refuse(schema)) == {"a", "b", "c"}
     kind = {"x": fr.array("int8", (None, None))}
     frec = foreign.write_frec(tmp_path / "a.frec", kind, {"x": [np.zeros((2, 1), np.int8), np.zeros((2, 0), np.int8)]})
@@ -341,7 +341,7 @@ def test_what_parquet_cannot_hold_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_datasets_shows_images_and_classes_of_an_export(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs datasets")
-    schema = {"image": fr.image(), "label": fr.int64(), "grid": fr.array("float32", (2, 3))}
+    schema = {"image": fr.image(), "label": fr.FieldType("int64"), "grid": fr.array("float32", (2, 3))}
     columns = {"image": IMAGES, "label": np.arange(COUNT) % 2, "grid": np.ones((COUNT, 2, 3), np.float32)}
     frec = foreign.write_frec(tmp_path / "a.frec", schema, columns, classes=["cat", "dog"])
     path = foreign.export(PARQUET, frec, tmp_path / "a.parquet")

@@ -187,7 +187,7 @@ def test_every_cut_is_an_error_that_names_the_record(tmp_path: Path) -> None:
 
 def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
     columns = {"image": [picture(n) for n in range(9)], "label": list(range(-4, 5)), "id": [2**64 - 1, *range(8)]}
-    fields = {"image": fr.image(), "label": fr.int64(), "id": fr.uint64()}
+    fields = {"image": fr.image(), "label": fr.FieldType("int64"), "id": fr.FieldType("uint64")}
     reader = write_file(tmp_path / "in.frec", fields, columns)
     assert RECORDIO.refuse(reader.schema) == {}
     export(reader, RECORDIO, tmp_path / "out.rec")
@@ -201,7 +201,7 @@ def test_everything_survives_a_round_trip(tmp_path: Path) -> None:
 
 def test_labels_of_several_numbers_go_out_and_come_back(tmp_path: Path) -> None:
     labels = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
-    fields = {"data": fr.bytes_(), "label": fr.array("float32", (3,)), "id2": fr.uint64()}
+    fields = {"data": fr.bytes_(), "label": fr.array("float32", (3,)), "id2": fr.FieldType("uint64")}
     reader = write_file(tmp_path / "in.frec", fields, {"data": [b"a"] * 4, "label": labels, "id2": [5, 6, 7, 8]})
     (tmp_path / "out").mkdir()
     destination = RECORDIO.create(str(tmp_path / "out/0.rec"), reader.schema, {}, {})
@@ -217,7 +217,12 @@ def test_labels_of_several_numbers_go_out_and_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [(fr.int64(), 2**24 + 1), (fr.float64(), 0.1), (fr.float64(), 1e300), (fr.list_(fr.float32()), [])],
+    [
+        (fr.FieldType("int64"), 2**24 + 1),
+        (fr.FieldType("float64"), 0.1),
+        (fr.FieldType("float64"), 1e300),
+        (fr.list_("float32"), []),
+    ],
 )
 def test_labels_that_are_no_float32_are_refused(tmp_path: Path, kind: Any, value: Any) -> None:
     reader = write_file(tmp_path / "in.frec", {"data": fr.bytes_(), "label": kind}, {"data": [b""], "label": [value]})
@@ -226,7 +231,13 @@ def test_labels_that_are_no_float32_are_refused(tmp_path: Path, kind: Any, value
 
 
 def test_what_a_header_cannot_hold_is_refused_by_name() -> None:
-    fields = {"image": fr.image(), "mask": fr.image(), "label": fr.string(), "key": fr.string(), "id": fr.float32()}
+    fields = {
+        "image": fr.image(),
+        "mask": fr.image(),
+        "label": fr.string(),
+        "key": fr.string(),
+        "id": fr.FieldType("float32"),
+    }
     assert RECORDIO.refuse(fr.Schema(fields)).keys() == {"mask", "label", "key", "id"}
-    assert RECORDIO.refuse(fr.Schema({"label": fr.int8()})).keys() == {"label"}
+    assert RECORDIO.refuse(fr.Schema({"label": "int8"})).keys() == {"label"}
     assert RECORDIO.refuse(fr.Schema({"data": fr.bytes_(), "label": fr.array("int8", (2, 2))})).keys() == {"label"}

@@ -233,7 +233,8 @@ def test_the_library_reads_an_export(tmp_path: Path) -> None:
     n = 30
     rng = np.random.default_rng(4)
     fields = {
-        "image": fr.image(), "label": fr.int32(), "f32": fr.float32(), "f64": fr.float64(),
+        "image": fr.image(), "label": fr.FieldType("int32"),
+        "f32": fr.FieldType("float32"), "f64": fr.FieldType("float64"),
         "fixed": fr.array("int16", (2, 3)), "ragged": fr.array("float32", (None, 2)), "words": fr.list_(fr.string()),
     }  # fmt: skip
     columns: dict[str, Any] = {
@@ -272,7 +273,7 @@ def test_the_suffix_of_an_export_compresses_it(tmp_path: Path) -> None:
 
 def test_each_file_of_several_has_the_types(tmp_path: Path) -> None:
     reader = write_file(
-        tmp_path / "in.frec", {"x": fr.int8(), "label": fr.string()}, {"x": [1, 2], "label": ["a", "b"]}
+        tmp_path / "in.frec", {"x": fr.FieldType("int8"), "label": fr.string()}, {"x": [1, 2], "label": ["a", "b"]}
     )
     (tmp_path / "out").mkdir()
     destination = TFRECORD.create(str(tmp_path / "out/0.tfrecord"), reader.schema, {}, {})
@@ -285,5 +286,5 @@ def test_each_file_of_several_has_the_types(tmp_path: Path) -> None:
 
 
 def test_lists_of_arrays_are_refused() -> None:
-    refused = TFRECORD.refuse(fr.Schema({"a": fr.list_(fr.array("int8", (2,))), "b": fr.list_(fr.int8())}))
+    refused = TFRECORD.refuse(fr.Schema({"a": fr.list_(fr.array("int8", (2,))), "b": fr.list_("int8")}))
     assert refused.keys() == {"a"}

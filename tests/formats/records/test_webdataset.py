@@ -292,8 +292,8 @@ def test_empty_archives_are_errors(tmp_path: Path) -> None:
 def test_the_library_reads_an_export(tmp_path: Path) -> None:
     n = 7
     fields = {
-        "image": fr.image(), "mask": fr.image(), "label": fr.int32(), "key": fr.string(), "raw": fr.bytes_(),
-        "extra": fr.json(), "json": fr.json(), "a/c%": fr.int8(),
+        "image": fr.image(), "mask": fr.image(), "label": fr.FieldType("int32"), "key": fr.string(), "raw": fr.bytes_(),
+        "extra": fr.json(), "json": fr.json(), "a/c%": fr.FieldType("int8"),
     }  # fmt: skip
     columns: dict[str, Any] = {
         "image": [picture(i, ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"][i]) for i in range(n)],
@@ -345,9 +345,11 @@ def test_shards_without_keys_are_numbered_on(tmp_path: Path) -> None:
 
 
 def test_what_a_sample_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
-    schema = fr.Schema({"a": fr.list_(fr.image()), "B": fr.int8(), "b": fr.int8(), "c": fr.list_(fr.complex64())})
+    schema = fr.Schema({"a": fr.list_(fr.image()), "B": "int8", "b": "int8", "c": fr.list_("complex64")})
     assert TAR.refuse(schema).keys() == {"a", "b", "c"}
-    reader = write_file(tmp_path / "in.frec", {"key": fr.string(), "x": fr.int8()}, {"key": ["k", "k"], "x": [1, 2]})
+    reader = write_file(
+        tmp_path / "in.frec", {"key": fr.string(), "x": fr.FieldType("int8")}, {"key": ["k", "k"], "x": [1, 2]}
+    )
     with pytest.raises(FastRecordError, match=r"record 1, field key: 'k' .* `--drop key`"):
         export(reader, TAR, tmp_path / "out.tar")
 

@@ -127,7 +127,7 @@ def pack_append(disk: Path, work: Path) -> None:
 
 @scenario
 def writer(disk: Path, _work: Path) -> None:
-    out, schema = disk / "out.frec", fr.Schema({"data": fr.bytes_(), "number": fr.int64()})
+    out, schema = disk / "out.frec", fr.Schema({"data": fr.bytes_(), "number": "int64"})
 
     def row(number: int) -> dict[str, Any]:
         return {"data": np.random.default_rng(number).bytes(90_000), "number": number}

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import fastrecord as fr
+from fastrecord._core import Batch
 from tests.conftest import encode
 from tests.reader.test_mapping import COUNT, WAYS, write
 from tests.torture.experiment import ROOT, Experiment, Outcome
@@ -76,7 +77,7 @@ def plain(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, (np.ndarray, torch.Tensor)):
         return np.asarray(value).tolist()
-    if isinstance(value, (dict, fr.Batch)):
+    if isinstance(value, (dict, Batch)):
         return {name: plain(value[name]) for name in value}
     return value if isinstance(value, (str, int, float)) else [plain(item) for item in value]
 

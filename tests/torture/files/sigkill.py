@@ -23,7 +23,7 @@ from tests.support.pictures import jpeg
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.files.killing import Killer, Story, verify
 
-_SCHEMA = fr.Schema({"data": fr.bytes_(), "label": fr.int64(), "key": fr.string()})
+_SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
 _ROWS = 1500
 _MOST_FAILURES = 20
 
@@ -81,7 +81,7 @@ def _phase(out: Path) -> str:
             if not report["ok"]:
                 raise AssertionError(f"{report['errors']}")
             return "after the last commit" if reader.complete else "between two commits"
-    except fr.CorruptFileError as err:
+    except fr.errors.CorruptFileError as err:
         # An unwritten superblock has its own error.
         if "holds no commit" in str(err) or out.stat().st_size == 0:
             return "before the first commit"

@@ -35,7 +35,7 @@ def write(folder: Path) -> None:
     payloads = [photo(number) for number in range(RECORDS)]
     payloads[RECORDS // 2] = payloads[0][:100]
     write_payloads(folder / "bad images.frec", payloads, images=False)
-    schema = fr.Schema({"array": fr.array("float32", (16, 16)), "label": fr.int64()})
+    schema = fr.Schema({"array": fr.array("float32", (16, 16)), "label": "int64"})
     with fr.Writer(folder / "arrays.frec", schema) as writer:
         for number in range(RECORDS):
             writer.append({"array": np.full((16, 16), number, np.float32), "label": number % 3})

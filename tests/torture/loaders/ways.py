@@ -227,7 +227,7 @@ def read(files: Files, draw: Random) -> None:
     batch = reader.read_batch(rows, verify=draw.random() < 0.5)
     views = [batch["data"].tolist(), batch["wave"].tolist(), reader.column("label"), reader[3], reader.schema]
     reader.refresh()
-    with suppress(fr.CorruptFileError):
+    with suppress(fr.errors.CorruptFileError):
         fr.Reader(files.damaged).read_batch(range(_RECORDS), verify=True)
     if draw.random() < 0.7:
         reader.close()
@@ -237,7 +237,7 @@ def read(files: Files, draw: Random) -> None:
 def not_opened(files: Files, draw: Random) -> None:
     """Open something that is not such a file, or is missing."""
     for path in (files.no_file, files.no_file.with_name("nothing"), files.no_file.parent):
-        with suppress(fr.CorruptFileError, OSError):
+        with suppress(fr.errors.CorruptFileError, OSError):
             fr.Reader(path, draw.choice(("mmap", "pread")))
 
 
@@ -246,7 +246,7 @@ def by_sample(files: Files, draw: Random) -> None:
     data = fr.FastRecordDataset(files.good, decode=draw.choice(("pil", "native", None)))
     view = data.subset(range(3, 30)).filter("flag", "==", True)
     samples = [view[0], *data.__getitems__([1, 2, 3])]
-    with suppress(fr.DecodeError):
+    with suppress(fr.errors.DecodeError):
         fr.FastRecordDataset(files.bad, decode="native")[_BAD]
     with suppress(IndexError):
         samples.append(data[_RECORDS])
@@ -258,10 +258,10 @@ def written(files: Files, draw: Random) -> None:
     with suppress(ConsumerError), fr.Writer(files.scratch, schema, "w") as writer:
         for number in range(5):
             writer.append(known.record(2, number, schema))
-        with suppress(fr.SchemaError):
+        with suppress(fr.errors.SchemaError):
             writer.append({"label": "no number"})
         writer.commit()
-        with suppress(fr.LockedError, FileNotFoundError):
+        with suppress(fr.errors.LockedError, FileNotFoundError):
             fr.Writer(files.scratch, mode="a")
         if draw.random() < 0.5:
             _raise()
@@ -274,7 +274,7 @@ def with_workers(files: Files, draw: Random) -> None:
     # torch warns about iterators that the garbage collector finds in a forked worker.
     gc.collect()
     loader = DataLoader(data, 8, num_workers=2, collate_fn=fr.collate)
-    with suppress(fr.CorruptFileError):
+    with suppress(fr.errors.CorruptFileError):
         for _ in itertools.islice(loader, stop):
             WORKERS.update(child.pid or 0 for child in multiprocessing.active_children())
 

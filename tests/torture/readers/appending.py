@@ -111,7 +111,7 @@ def opened(path: Path) -> Iterator[fr.Writer]:
         try:
             writer = fr.Writer(path, mode="a")
             break
-        except fr.LockedError as error:
+        except fr.errors.LockedError as error:
             holder = re.search(r"\(pid (\d+): ", str(error))
             if holder is not None and int(holder[1]) != os.getppid():
                 raise

@@ -143,7 +143,7 @@ class Run:
         """Try to open the file for writing: the writer holds it, except between two sessions."""
         try:
             fr.Writer(self.path, mode="a").abort()
-        except fr.LockedError as error:
+        except fr.errors.LockedError as error:
             holder = re.search(r"\(pid (\d+): ", str(error))
             if holder is not None and int(holder[1]) != writer.process.pid:
                 self.failures.append(f"the writer is {writer.process.pid}: {error}")

@@ -39,7 +39,7 @@ def _value(row: int) -> bytes:
 def _write(folder: Path, shards: int) -> None:
     folder.mkdir()
     for shard in range(shards):
-        with fr.Writer(folder / f"{shard:02}.frec", fr.Schema({"data": fr.bytes_(), "row": fr.int64()})) as writer:
+        with fr.Writer(folder / f"{shard:02}.frec", fr.Schema({"data": fr.bytes_(), "row": "int64"})) as writer:
             for row in range(shard * _EACH, (shard + 1) * _EACH):
                 writer.append({"data": _value(row), "row": row})
     fr.files.write_manifest(folder)

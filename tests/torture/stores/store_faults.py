@@ -28,7 +28,7 @@ from tests.torture.processes import apart, print_outcome
 # "cut" half of the answer comes; "lost" the store has done it, and nothing comes; "silent" neither.
 KINDS = ("500", "503", "cut", "lost", "silent", "flip")
 _MOST_FAILURES = 20
-_SCHEMA = fr.Schema({"number": fr.int64(), "data": fr.bytes_()})
+_SCHEMA = fr.Schema({"number": "int64", "data": fr.bytes_()})
 _SHARDS, _EACH = 2, 30
 
 

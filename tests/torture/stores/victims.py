@@ -26,7 +26,7 @@ from tests.support.packing import pack_with
 SHARDS, EACH = 4, 60
 TOTAL = SHARDS * EACH
 FIELDS = ("number", "data", "pixels")
-SCHEMA = fr.Schema({"number": fr.int64(), "data": fr.bytes_(), "pixels": fr.array("uint8", (40, 40))})
+SCHEMA = fr.Schema({"number": "int64", "data": fr.bytes_(), "pixels": fr.array("uint8", (40, 40))})
 _BATCH, _READ, _EPOCHS = 6, 40, 2
 _SEED = 5
 

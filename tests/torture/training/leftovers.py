@@ -130,7 +130,7 @@ class Run:
         """Check locks, shared memory and temporary files of a killed job and a killed writer."""
         try:
             fr.Writer(self.folder / "train.frec", mode="a").abort()
-        except fr.LockedError as error:
+        except fr.errors.LockedError as error:
             self.failures.append(f"{kind.name}: a stale lock: {error}")
         self.failures += [f"{kind.name}: left in shared memory: {name}" for name in shared_memory(pids)]
         for path in self.temporary.iterdir():

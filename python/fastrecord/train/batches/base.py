@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from fastrecord import FastRecordBatchSampler, FastRecordDataset, FastRecordError, LoaderStats
+from fastrecord import FastRecordBatchSampler, FastRecordDataset, FastRecordError
+from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, LoaderStats, Skip, SkippedRecord
+from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, Skip
+from fastrecord.loader.skip import SkippedRecord
+from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import Batch, SampledBatches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
