@@ -98,10 +98,12 @@ class Ours:
         return {"bytes": plan.bytes, "best": plan.best_bytes}
 
     def _made(self) -> Any:
-        more: dict[str, Any] = {"store_options": options(self._endpoint)} if self._endpoint else {}
-        if self._cache:
-            more |= {"cache": self._cache, "cache_size": self._size}
-        dataset = fr.FastRecordDataset(self._data, fields=("image", "label"), **more)
+        store = fr.Store(
+            options(self._endpoint) if self._endpoint else None,
+            self._cache or None,
+            self._size if self._cache else None,
+        )
+        dataset = fr.FastRecordDataset(self._data, fields=("image", "label"), store=store)
         sampler = fr.FastRecordBatchSampler(dataset, BATCH, shuffle=self._shuffle, rank=0, world_size=1)
         return fr.FastRecordLoader(dataset, batch_sampler=sampler)
 
@@ -287,7 +289,7 @@ class Opener:
         """Open the data set."""
         return len(
             fr.FastRecordDataset(
-                self._url, fields=self._fields, cache=f"{self._cache}/{number}", store_options=self._options
+                self._url, fields=self._fields, store=fr.Store(self._options, cache=f"{self._cache}/{number}")
             )
         )
 

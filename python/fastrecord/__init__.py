@@ -42,6 +42,7 @@ if typing.TYPE_CHECKING:
     from fastrecord.recode import Recode as Recode
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler as FastRecordBatchSampler
     from fastrecord.sampler.blocks import Blocks as Blocks
+    from fastrecord.store.store import Store as Store
 
 _LAZY = {
     "Blocks": "sampler.blocks",
@@ -56,6 +57,7 @@ _LAZY = {
     "Recode": "recode",
     "ResumableLoader": "loader.resumable",
     "Skip": "loader.skip",
+    "Store": "store.store",
     "collate": "dataset.collate",
     "concat": "dataset.dataset",
     "export": "files.export",

@@ -188,7 +188,7 @@ for again in range(2):
     os.unlink(out)
     fr.files.copy(folder, url, overwrite=True)
     fr.files.copy(url, os.path.join(base, "back"), overwrite=True)
-    far = fr.FastRecordDataset(url, cache=os.path.join(base, "cache"))
+    far = fr.FastRecordDataset(url, store=fr.Store(cache=os.path.join(base, "cache")))
     assert len([*fr.FastRecordLoader(far, 2, image=crop)]) == 2
     far.close()
     for name, error in (("none.frec", FileNotFoundError), ("page.html", fr.errors.CorruptFileError)):

@@ -41,7 +41,7 @@ def server(running_server: Server) -> Server:
 
 
 def stored(server: Server, **settings: Any) -> fr.Input:
-    return fr.Input(URL, settings=settings, store=server.options)
+    return fr.Input(URL, settings=settings, store=fr.Store(server.options))
 
 
 @pytest.fixture
@@ -144,6 +144,6 @@ def test_folders_without_files(server: Server, tmp_path: Path) -> None:
 def test_a_data_set_in_a_store_is_read_by_tasks(tree: Path, server: Server, tmp_path: Path) -> None:
     pack(tree, tmp_path / "set", output=fr.Output(shards=2))
     url = server.put_folder("packed", tmp_path / "set")
-    dataset = fr.FastRecordDataset(url, store_options=server.options, fields=["key"])
+    dataset = fr.FastRecordDataset(url, store=fr.Store(server.options), fields=["key"])
     keys = [row["key"] for row in read_frec(dataset).take_all()]
     assert sorted(keys) == sorted(str(path.relative_to(tree)) for path in tree.glob("*/**/*.jpg"))

@@ -8,7 +8,6 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -128,10 +127,10 @@ def test_a_data_set_in_a_store_is_read_again(
     server: Server, urls: dict[str, str], tmp_path: Path, cache: str, way: str
 ) -> None:
     kind, _, kept = cache.partition(", ")
-    more: dict[str, Any] = {"store_options": server.options} if kind == "s3" else {}
-    if kept:
-        more["cache"] = tmp_path / "cache"
-    if kept.startswith("limited"):
-        more["cache_size"] = "600KB"
-    found = WAYS[way](lambda: fr.FastRecordDataset(urls[kind], fields=("data", "label"), **more))
+    store = fr.Store(
+        server.options if kind == "s3" else None,
+        cache=tmp_path / "cache" if kept else None,
+        cache_size="600KB" if kept.startswith("limited") else None,
+    )
+    found = WAYS[way](lambda: fr.FastRecordDataset(urls[kind], fields=("data", "label"), store=store))
     assert found == sorted(payload(record) for record in range(RECORDS))

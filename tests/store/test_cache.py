@@ -34,16 +34,17 @@ _READER = textwrap.dedent("""
     import numpy as np
     from fastrecord.dataset.shards import Shards  # without torch, it starts at once
     from fastrecord.dataset.values import read_values
-    from fastrecord.store.supply import Remote
+    from fastrecord.store.store import Store
+    from fastrecord.store.supply import Source  # what is imported later may be out of reach
 
     url, cache, endpoint, seed, size, user = sys.argv[1:]
-    np.random.default_rng(0)  # what is imported later may be out of reach
+    np.random.default_rng(0)  # imports more
     if user:
         os.setgroups([])
         os.setgid(int(user))
         os.setuid(int(user))
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
-    shards = Shards.open(url, remote=Remote(cache, int(size) if size else None, options))
+    shards = Shards.open(url, store=Store(options, cache, int(size) if size else None))
     _ = shards.schema
     seed, rows = int(seed), np.arange(len(shards))
     order = np.roll(rows, 13 * seed) if seed < 0 else np.random.default_rng(seed).permutation(rows)
@@ -149,7 +150,7 @@ def test_the_next_start_clears_what_a_killed_process_has_left(server: Server, st
     marks.write_bytes(content)
     (cache / f"{'0' * 32}-1-00000000.frec").write_bytes(b"a head that never came")
     before = _taken(cache)
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=cache))
     assert len(list(cache.glob("*.frec"))) == 3
     assert _taken(cache) < before - 30 * BYTES
     assert [dataset[i]["data"] for i in range(40)] == [stored.payload(i) for i in range(40)]
@@ -163,7 +164,7 @@ def test_after_a_new_start_of_the_machine_parts_are_checked_again(server: Server
         with marks.with_suffix("").open("r+b") as file:  # not all pages had reached the disk
             file.seek(4096 * 3)
             file.write(bytes(4096 * 20))
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=cache, store_options=server.options)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=cache))
     assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
 
 
@@ -219,20 +220,20 @@ def test_a_limit_is_kept_by_several_processes(server: Server, stored: Data, tmp_
 
 def test_a_limit_that_is_too_small_is_an_error(server: Server, stored: Data, tmp_path: Path) -> None:
     dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), cache=tmp_path / "cache", cache_size="100KB", store_options=server.options
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache", cache_size="100KB")
     )
     with pytest.raises(fr.FastRecordError, match=r"cache_size=100,000 bytes are too few.*FR212"):
         dataset.__getitems__(np.arange(10))
     with pytest.raises(ValueError, match="cache_size"):
-        fr.FastRecordDataset(stored.url, cache=tmp_path / "cache", cache_size="much")
+        fr.FastRecordDataset(stored.url, store=fr.Store(cache=tmp_path / "cache", cache_size="much"))
     with pytest.raises(ValueError, match="cache="):
-        fr.FastRecordDataset(stored.url, cache_size="1GB")
+        fr.FastRecordDataset(stored.url, store=fr.Store(cache_size="1GB"))
 
 
 def test_a_folder_of_other_files_is_refused(server: Server, stored: Data, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(fr.FastRecordError, match=r"holds other files.*FR212"):
-        fr.FastRecordDataset(stored.url, cache=tmp_path, store_options=server.options)
+        fr.FastRecordDataset(stored.url, store=fr.Store(server.options, cache=tmp_path))
 
 
 def test_a_cache_that_can_only_be_read_is_used_as_it_is(server: Server, stored: Data, common: Path) -> None:
@@ -290,7 +291,7 @@ def test_processes_of_a_node_ask_for_each_byte_once(
 
 def test_two_caches_of_one_process_are_apart(server: Server, stored: Data, tmp_path: Path) -> None:
     sets = [
-        fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / name, store_options=server.options)
+        fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / name))
         for name in "ab"
     ]
     for dataset in sets:

@@ -34,7 +34,7 @@ def test_a_profile_names_keys_region_and_endpoint(
     profile: str, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"profile": profile}
-    assert fr.FastRecordDataset(stored.url, fields=("data",), store_options=options)[3]["data"] == payload(3)
+    assert fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(options))[3]["data"] == payload(3)
     for command in ("info", "ls", "head", "stats", "verify"):
         assert good(command, "--store", f"profile={profile}", stored.url)
     assert good("manifest", stored.url, "--check", "--store", f"profile={profile}")
@@ -75,13 +75,13 @@ def test_an_option_that_no_store_can_have_is_one_line(stored: Data, option: str,
 
 def test_options_of_the_client_stand_beside_those_of_the_store(server: Server, stored: Data) -> None:
     options = {**server.options, "allow_http": "true", "user_agent": "reader"}
-    assert fr.FastRecordDataset(stored.url, fields=("data",), store_options=options)[4]["data"] == payload(4)
+    assert fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(options))[4]["data"] == payload(4)
 
 
 @pytest.mark.usefixtures("profile")
 def test_a_profile_that_is_not_there_is_named() -> None:
     with pytest.raises(fr.FastRecordError, match=r"no credentials: .*\(other\).*FR211"):
-        fr.FastRecordDataset("s3://bucket/train", store_options={"profile": "other"})
+        fr.FastRecordDataset("s3://bucket/train", store=fr.Store({"profile": "other"}))
 
 
 @pytest.mark.parametrize(

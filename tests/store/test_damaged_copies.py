@@ -36,12 +36,12 @@ def _flip(path: Path, at: int) -> None:
 def _filled(url: str, server: Server, cache: Path, **more: Any) -> fr.FastRecordDataset:
     """Return a data set whose values are in the cache, with flipped bits in some of them."""
     options = {**server.options, "retry_seconds": 0.1}
-    assert _together(fr.FastRecordDataset(url, fields=("data",), cache=cache, store_options=options))
+    assert _together(fr.FastRecordDataset(url, fields=("data",), store=fr.Store(options, cache=cache)))
     (copy,) = cache.glob("*.frec")
     content = copy.read_bytes()
     for record in _BAD:
         _flip(copy, content.index(payload(record)[:64]) + 1000)
-    return fr.FastRecordDataset(url, fields=("data",), cache=cache, store_options=options, **more)
+    return fr.FastRecordDataset(url, fields=("data",), store=fr.Store(options, cache=cache), **more)
 
 
 def _one_by_one(dataset: fr.FastRecordDataset) -> list[bytes]:
@@ -118,7 +118,7 @@ def test_images_that_the_threads_decode_are_brought_again(server: Server, tmp_pa
             writer.append({"image": head + image.tobytes(), "label": number})
     fr.files.write_manifest(folder)
     url, cache = server.put_folder("images", folder), tmp_path / "cache"
-    dataset = fr.FastRecordDataset(url, cache=cache, store_options=server.options)
+    dataset = fr.FastRecordDataset(url, store=fr.Store(server.options, cache=cache))
 
     def pixels() -> list[list[int]]:
         loader = fr.FastRecordLoader(dataset, 6, image=fr.transforms.CenterCrop(64), shuffle=False)
@@ -129,7 +129,7 @@ def test_images_that_the_threads_decode_are_brought_again(server: Server, tmp_pa
     content = copy.read_bytes()
     for number in (2, 9, 19):
         _flip(copy, content.index(images[number].tobytes()) + 500)
-    dataset = fr.FastRecordDataset(url, cache=cache, store_options=server.options)
+    dataset = fr.FastRecordDataset(url, store=fr.Store(server.options, cache=cache))
     assert pixels() == before
 
 
@@ -138,7 +138,7 @@ def test_bits_that_flip_anywhere_in_a_copy_in_use_are_mended(url: str, server: S
     expected = [payload(i) for i in range(40)]
 
     def opened() -> fr.FastRecordDataset:  # what one has checked, it does not check again
-        return fr.FastRecordDataset(url, cache=cache, store_options=server.options)
+        return fr.FastRecordDataset(url, store=fr.Store(server.options, cache=cache))
 
     assert _together(opened()) == expected
     (copy,) = cache.glob("*.frec")

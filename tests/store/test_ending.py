@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 import fastrecord as fr
 place, options, error = sys.argv[1], eval(sys.argv[2]), eval(sys.argv[3])
-dataset = fr.FastRecordDataset(place, fields=("data",), **options)
+dataset = fr.FastRecordDataset(place, fields=("data",), store=fr.Store(**options))
 shuffle = fr.Blocks(window=2) if "cache_size" in options else True
 sampler = fr.FastRecordBatchSampler(dataset, 32, shuffle=shuffle, rank=0, world_size=1)
 batches = iter(fr.FastRecordLoader(dataset, batch_sampler=sampler))

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import fastrecord as fr
 from fastrecord.store import requests
-from fastrecord.store.requests import Store
+from fastrecord.store.requests import RemoteFolder
 from tests.store.conftest import SCHEMA, Data, payload, write_shards
 from tests.support.commands import failed
 from tests.support.machines.stores import Fault, Request, Server, serving
@@ -34,7 +34,9 @@ def _data(request: Request) -> bool:
 @pytest.mark.parametrize("kind", ["503", "cut", "short", "flip"])
 def test_faults_of_some_answers_are_retried(server: Server, stored: Data, tmp_path: Path, kind: str) -> None:
     server.faults.append(Fault(kind, 2, _data))
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
+    )
     assert [dataset[i]["data"] for i in range(0, stored.total, 10)] == [
         stored.payload(i) for i in range(0, stored.total, 10)
     ]
@@ -43,7 +45,7 @@ def test_faults_of_some_answers_are_retried(server: Server, stored: Data, tmp_pa
 
 def test_a_store_that_always_fails_is_an_error_that_names_the_url(server: Server, stored: Data, tmp_path: Path) -> None:
     options = {**server.options, "retry_seconds": 0.2}
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=options)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(options, cache=tmp_path / "cache"))
     server.faults.append(Fault("503", 1000))
     with pytest.raises(fr.FastRecordError, match=r"s3://bucket/train/train-.*frec: the store does not answer.*FR211"):
         dataset[0]
@@ -55,7 +57,7 @@ def test_a_store_that_hangs_is_given_up_after_the_time_for_retries(
     server: Server, stored: Data, tmp_path: Path
 ) -> None:
     options = {**server.options, "silence_seconds": 0.2, "retry_seconds": 0.1}
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=options)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(options, cache=tmp_path / "cache"))
     server.requests.clear()
     server.latency = 1.0
     with pytest.raises(fr.FastRecordError, match=r"the store does not answer.*FR211"):
@@ -71,12 +73,12 @@ def test_an_endpoint_where_no_server_is_found_is_an_error_soon(host: str, monkey
         port = closed.getsockname()[1]
     options = {"endpoint": f"http://{host}:{port}", "region": "us-east-1", "skip_signature": True}
     with pytest.raises(fr.FastRecordError, match=r"no (server can be reached|host of this name).*endpoint.*FR211"):
-        fr.FastRecordDataset("s3://bucket/train/", store_options=options)
+        fr.FastRecordDataset("s3://bucket/train/", store=fr.Store(options))
 
 
 def test_a_forked_worker_waits_for_a_store_that_has_answered_its_parent(stored: Data) -> None:
     with serving(stored.folder) as address:
-        dataset = fr.FastRecordDataset(address, fields=("data",), store_options={"retry_seconds": 0.3})
+        dataset = fr.FastRecordDataset(address, fields=("data",), store=fr.Store({"retry_seconds": 0.3}))
         assert dataset[0]["data"] == stored.payload(0)
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="fork", collate_fn=list)
     with pytest.raises(fr.FastRecordError, match=r"the store does not answer: Connection refused.*FR211"):
@@ -103,7 +105,7 @@ def test_an_outage_of_nearly_three_minutes_ends_nothing_and_meets_few_requests(
     clock = _Clock()
     monkeypatch.setattr(requests, "time", clock)
     server.faults.append(Fault(kind, 10_000, lambda _: clock.now < 175))
-    found = Store.of(stored.url, server.options).get("train-00001-of-00003.frec", 0, 50_000)
+    found = RemoteFolder.of(stored.url, fr.Store(server.options)).get("train-00001-of-00003.frec", 0, 50_000)
     assert bytes(found.data) == (stored.folder / "train-00001-of-00003.frec").read_bytes()[:50_000]
     assert len(server.requests) < 60
 
@@ -112,19 +114,19 @@ def test_an_outage_of_nearly_three_minutes_ends_nothing_and_meets_few_requests(
 @pytest.mark.parametrize("value", ["soon", 0, -1, float("inf"), None])
 def test_a_setting_of_a_store_that_is_no_time_is_refused(name: str, value: Any) -> None:
     with pytest.raises(fr.FastRecordError, match=rf"{name} is a number of seconds above 0.*FR211"):
-        Store.of("s3://bucket/train", {name: value}).get("dataset.json")
+        RemoteFolder.of("s3://bucket/train", fr.Store({name: value})).get("dataset.json")
 
 
 def test_obstores_own_retries_are_refused_beside_ours() -> None:
     with pytest.raises(fr.FastRecordError, match=r"retry_config: retry_seconds says.*FR211"):
-        Store.of("s3://bucket/train", {"retry_config": {"max_retries": 3}}).get("dataset.json")
+        RemoteFolder.of("s3://bucket/train", fr.Store({"retry_config": {"max_retries": 3}})).get("dataset.json")
 
 
 def test_only_silence_is_limited_and_not_the_time_of_a_whole_answer(server: Server, stored: Data) -> None:
     server.bandwidth = 1_200_000
     options = {**server.options, "silence_seconds": 0.4, "retry_seconds": 0.1}
     name = "train-00000-of-00003.frec"
-    assert bytes(Store.of(stored.url, options).get(name).data) == (stored.folder / name).read_bytes()
+    assert bytes(RemoteFolder.of(stored.url, fr.Store(options)).get(name).data) == (stored.folder / name).read_bytes()
     assert len(server.requests) == 1
 
 
@@ -133,7 +135,7 @@ def _xml(code: str, message: str, more: str = "") -> str:
 
 
 @contextmanager
-def _answering(status: int, body: str, **headers: str) -> Iterator[tuple[Store, list[str]]]:
+def _answering(status: int, body: str, **headers: str) -> Iterator[tuple[RemoteFolder, list[str]]]:
     """Yield a store that answers all requests alike, and their methods."""
     methods: list[str] = []
 
@@ -160,7 +162,12 @@ def _answering(status: int, body: str, **headers: str) -> Iterator[tuple[Store, 
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         options = {"endpoint": f"http://127.0.0.1:{server.server_address[1]}", "region": "us-east-1"}
         try:
-            yield Store.of("s3://bucket/train", options | {"access_key_id": "a", "secret_access_key": "b"}), methods
+            yield (
+                RemoteFolder.of(
+                    "s3://bucket/train", fr.Store(options | {"access_key_id": "a", "secret_access_key": "b"})
+                ),
+                methods,
+            )
         finally:
             server.shutdown()
 
@@ -206,17 +213,17 @@ def test_a_bucket_that_does_not_exist_is_not_taken_for_one_without_a_manifest(tm
     folder = write_shards(tmp_path / "train", shards=1)
     with _answering(404, _xml("NoSuchBucket", "None.")) as (store, _):
         for call in (
-            lambda: fr.FastRecordDataset(store.url, store_options=store.options),
-            lambda: fr.files.copy(store.url, tmp_path / "back", store_options=store.options),
-            lambda: fr.files.copy(folder, store.url, store_options=store.options),
-            lambda: fr.files.write_manifest(store.url, store_options=store.options),
+            lambda: fr.FastRecordDataset(store.url, store=fr.Store(store.options)),
+            lambda: fr.files.copy(store.url, tmp_path / "back", store=fr.Store(store.options)),
+            lambda: fr.files.copy(folder, store.url, store=fr.Store(store.options)),
+            lambda: fr.files.write_manifest(store.url, store=fr.Store(store.options)),
         ):
             with pytest.raises(fr.FastRecordError, match="no such bucket"):
                 call()
 
 
 def test_objects_that_could_not_be_deleted_are_named(server: Server) -> None:
-    store = Store.of("s3://bucket/some", {**server.options, "retry_seconds": 0.1})
+    store = RemoteFolder.of("s3://bucket/some", fr.Store({**server.options, "retry_seconds": 0.1}))
     for name in "abc":
         store.put(name, b"")
     server.faults.append(Fault("cut", 1, lambda request: request.method == "POST"))
@@ -231,22 +238,26 @@ def test_objects_that_could_not_be_deleted_are_named(server: Server) -> None:
 def test_what_does_not_exist_or_is_refused_is_named(server: Server, stored: Data) -> None:
     for url in ("s3://bucket/none", "s3://bucket/none.frec", "s3://bucket/none/dataset.json"):
         with pytest.raises(FileNotFoundError, match="s3://bucket/none") as caught:
-            fr.FastRecordDataset(url, store_options=server.options)
+            fr.FastRecordDataset(url, store=fr.Store(server.options))
         assert "does not exist" in str(caught.value)
     server.faults.append(Fault("403", 10))
     with pytest.raises(fr.FastRecordError, match=r"s3://bucket/train/dataset.json: the store refuses access.*FR211"):
-        fr.FastRecordDataset(stored.url, store_options=server.options)
+        fr.FastRecordDataset(stored.url, store=fr.Store(server.options))
 
 
 def test_a_shard_that_vanishes_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
+    )
     server.faults.append(Fault("404", 100))
     with pytest.raises(FileNotFoundError, match=r"train-00002-of-00003\.frec"):
         dataset[100]
 
 
 def test_another_etag_is_an_error_and_never_a_mixture(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
+    )
     assert dataset[0]["data"] == stored.payload(0)
     server.faults.append(Fault("etag", 1, _data))
     with pytest.raises(fr.FastRecordError, match=r"train-00000-of-00003.frec: has been replaced.*FR205"):
@@ -256,7 +267,7 @@ def test_another_etag_is_an_error_and_never_a_mixture(server: Server, stored: Da
 def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server: Server, tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "again", shards=1)
     url = server.put_folder("again", folder)
-    dataset = fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
     assert dataset[0]["data"] == payload(0)
     path = next(folder.glob("*.frec"))
     with fr.Writer(tmp_path / "other.frec", SCHEMA) as writer:
@@ -269,7 +280,7 @@ def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server:
     assert dataset[1]["data"] == payload(1)
     server.put(f"again/{path.name}", tmp_path / "other.frec")
     with pytest.raises(fr.FastRecordError, match="FR205"):
-        fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "new", store_options=server.options)
+        fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "new"))
 
 
 @pytest.mark.parametrize("read", [(5,), (4, 5, 6)])
@@ -278,7 +289,7 @@ def test_a_twin_with_the_same_footer_is_never_mixed_with_what_was_read(
 ) -> None:
     folder = write_shards(tmp_path / "twins", shards=1)
     url = server.put_folder("twins", folder)
-    more: dict[str, Any] = {"cache": tmp_path / "cache", "store_options": server.options}
+    more: dict[str, Any] = {"store": fr.Store(server.options, cache=tmp_path / "cache")}
     dataset = fr.FastRecordDataset(url, fields=("data",), **more)
     for record in read:
         assert dataset[record]["data"] == payload(record)
@@ -300,7 +311,7 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
     content[at + 100] ^= 1
     path.write_bytes(content)
     url = server.put_folder("damaged", folder)
-    dataset = fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
     assert dataset[6]["data"] == payload(6)
     with pytest.raises(fr.errors.CorruptFileError, match=r"s3://bucket/damaged/train-.*record 7.*FR302"):
         dataset[7]
@@ -313,18 +324,18 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
 def test_a_copy_in_another_store_does_not_stand_for_this_one(
     server: Server, stored: Data, tmp_path: Path, cached: bool
 ) -> None:
-    more: dict[str, Any] = {"cache": tmp_path / "cache"} if cached else {}
+    cache = tmp_path / "cache" if cached else None
     options = {**server.options, "retry_seconds": 0.1}
     with serving(stored.folder) as address:
-        gone = fr.FastRecordDataset(address, fields=("data",), **more)
+        gone = fr.FastRecordDataset(address, fields=("data",), store=fr.Store(cache=cache))
         assert gone[0]["data"] == stored.payload(0)
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store_options=options, **more)
+    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(options, cache=cache))
     assert dataset[20]["data"] == stored.payload(20)
 
 
 def test_a_cache_that_was_removed_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    more: dict[str, Any] = {"fields": ("data",), "cache": cache, "store_options": server.options}
+    more: dict[str, Any] = {"fields": ("data",), "store": fr.Store(server.options, cache=cache)}
     dataset = fr.FastRecordDataset(stored.url, **more)
     shutil.rmtree(cache)
     for use in (lambda: fr.FastRecordDataset(stored.url, **more), lambda: dataset[50]):
@@ -336,7 +347,7 @@ def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
     server: Server, stored: Data, tmp_path: Path
 ) -> None:
     server.faults.append(Fault("short", 3))
-    more: dict[str, Any] = {"fields": ("data",), "cache": tmp_path / "cache", "store_options": server.options}
+    more: dict[str, Any] = {"fields": ("data",), "store": fr.Store(server.options, cache=tmp_path / "cache")}
     with pytest.raises(fr.errors.CorruptFileError, match=r"train/dataset.json: .*FR210"):
         fr.FastRecordDataset(stored.url, **more)
     assert len(fr.FastRecordDataset(stored.url, **more)) == stored.total
@@ -347,12 +358,14 @@ def test_a_manifest_that_is_damaged_on_its_way_does_not_stay_in_the_cache(
 def test_a_manifest_that_is_damaged_on_its_way_is_asked_for_again(
     server: Server, stored: Data, tmp_path: Path, kind: str, times: int
 ) -> None:
-    options: dict[str, Any] = {"store_options": server.options}
+    store = fr.Store(server.options)
     for use in (
-        lambda: fr.FastRecordDataset(stored.url, fields=("data",), **options),
-        lambda: fr.FastRecordDataset(stored.url, fields=("data",), cache=tmp_path / "cache", **options),
-        lambda: fr.files.check_manifest(stored.url, **options),
-        lambda: fr.files.copy(stored.url, tmp_path / "copy", **options),
+        lambda: fr.FastRecordDataset(stored.url, fields=("data",), store=store),
+        lambda: fr.FastRecordDataset(
+            stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
+        ),
+        lambda: fr.files.check_manifest(stored.url, store=store),
+        lambda: fr.files.copy(stored.url, tmp_path / "copy", store=store),
     ):
         server.faults.append(Fault(kind, times, lambda request: request.path.endswith("dataset.json")))
         use()
@@ -366,7 +379,11 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_by_name(tmp_path: Pat
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
     folder = write_shards(tmp_path / "one", shards=1)
     done = subprocess.run(
-        [sys.executable, "-c", f"import fastrecord as fr; fr.FastRecordDataset({folder.as_uri()!r}, cache='cache')"],
+        [
+            sys.executable,
+            "-c",
+            f"import fastrecord as fr; fr.FastRecordDataset({folder.as_uri()!r}, store=fr.Store(cache='cache'))",
+        ],
         env=os.environ | {"LD_PRELOAD": str(shim)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert "/cache/fastrecord-cache: its file system has no locks: put the cache on a local disk [FR212]" in done.stderr

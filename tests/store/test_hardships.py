@@ -107,7 +107,7 @@ def test_a_store_without_etags_is_written_read_and_copied(environment: Server, f
     environment.faults.append(Fault("no etag", 10**6, lambda request: request.method in ("GET", "HEAD")))
     good("copy", folder, url)
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
-        dataset = fr.FastRecordDataset(url, fields=("data",), cache=cache)
+        dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(cache=cache))
         loader = fr.FastRecordLoader(dataset, 5)
         found = [bytes(value) for batch in loader for value in batch["data"]]
         assert sorted(found) == sorted(payload(number) for number in range(SHARDS * EACH))
@@ -124,7 +124,7 @@ def test_a_thousand_shards_go_to_a_store_and_are_read(tmp_path: Path) -> None:
     pack_with(rows, url, format="dataset", shards=1000, staging=tmp_path / "staging")
     assert len(os.listdir(tmp_path / "store/many")) == 1001
     for _ in range(2):
-        dataset = fr.FastRecordDataset(url, fields=("value",), cache=tmp_path / "cache")
+        dataset = fr.FastRecordDataset(url, fields=("value",), store=fr.Store(cache=tmp_path / "cache"))
         batches = list(fr.FastRecordLoader(dataset, 100))
         assert sorted(value for batch in batches for value in batch["value"].tolist()) == list(range(1000))
     assert "good" in good("manifest", "--check", url)

@@ -110,7 +110,7 @@ def test_a_folder_of_a_store_is_packed(environment: Server, tmp_path: Path) -> N
 
 def test_options_of_a_store_hold_for_one_pack(url: str, tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match="endpoint"):
-        fr.pack(fr.Input(f"{url}/a.tar", store={"endpoint": "nowhere"}), tmp_path / "a.frec")
+        fr.pack(fr.Input(f"{url}/a.tar", store=fr.Store({"endpoint": "nowhere"})), tmp_path / "a.frec")
     assert fr.pack(f"{url}/a.tar", tmp_path / "a.frec").records == COUNT
 
 

@@ -34,14 +34,14 @@ def _kind(kind: str, address: str, folder: Path) -> tuple[str, dict[str, Any]]:
 def test_each_kind_of_store_is_read(kind: str, stored: Data, tmp_path: Path) -> None:
     with serving(stored.folder, etag='"7"') as address:
         url, options = _kind(kind, address, stored.folder)
-        more: dict[str, Any] = {"cache": tmp_path / "cache", "store_options": options}
+        more: dict[str, Any] = {"store": fr.Store(options, cache=tmp_path / "cache")}
         loader = fr.FastRecordLoader(fr.FastRecordDataset(url, fields=("data", "label"), **more), 16)
         found = [bytes(value) for batch in loader for value in batch["data"]]
         assert sorted(found) == sorted(stored.payload(row) for row in range(stored.total))
-        shard = fr.FastRecordDataset(f"{url}/train-00001-of-00003.frec", fields=("key",), store_options=options)
+        shard = fr.FastRecordDataset(f"{url}/train-00001-of-00003.frec", fields=("key",), store=fr.Store(options))
         assert shard[3]["key"] == "record-43"
         with pytest.raises(FileNotFoundError, match="does not exist"):
-            fr.FastRecordDataset(f"{url}/none.frec", store_options=options)
+            fr.FastRecordDataset(f"{url}/none.frec", store=fr.Store(options))
 
 
 @pytest.mark.parametrize("status", ["416", "500"])
@@ -97,7 +97,7 @@ def test_many_shards_are_read_through_a_cache_with_few_open_files(tmp_path: Path
     fr.files.write_manifest(folder)
     script = f"""
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        dataset = fr.FastRecordDataset({folder.as_uri()!r}, fields=("value", "text"), cache="cache")
+        dataset = fr.FastRecordDataset({folder.as_uri()!r}, fields=("value", "text"), store=fr.Store(cache="cache"))
         for _ in range(2):
             for number in range(100):
                 assert dataset[number] == {{"value": number, "text": f"text {{number}}"}}

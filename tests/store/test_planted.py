@@ -25,7 +25,7 @@ FILES = ("fastrecord-cache", "*.frec", "*.frec.parts", "*.json")
 
 
 def _read(folder: Path, cache: Path, record: int = 3) -> bytes:
-    value = fr.FastRecordDataset(folder.as_uri(), fields=("data",), cache=cache)[record]["data"]
+    value = fr.FastRecordDataset(folder.as_uri(), fields=("data",), store=fr.Store(cache=cache))[record]["data"]
     assert isinstance(value, bytes)
     return value
 

@@ -18,7 +18,7 @@ from tests.support.packing import pack_with
 
 def opened(server: Server, stored: Data, cache: Path | None, **more: Any) -> fr.FastRecordDataset:
     return fr.FastRecordDataset(
-        stored.url, fields=("data", "label", "key"), cache=cache, store_options=server.options, **more
+        stored.url, fields=("data", "label", "key"), store=fr.Store(server.options, cache=cache), **more
     )
 
 
@@ -39,7 +39,7 @@ def test_records_of_a_url_are_those_of_the_folder(server: Server, stored: Data, 
 
 def test_a_file_without_a_manifest_opens_with_three_requests(server: Server, stored: Data) -> None:
     url = f"{stored.url}/train-00001-of-00003.frec"
-    dataset = fr.FastRecordDataset(url, decode=None, image_field="data", store_options=server.options)
+    dataset = fr.FastRecordDataset(url, decode=None, image_field="data", store=fr.Store(server.options))
     assert len(dataset) == 40
     assert len(server.requests) <= 3
     assert dataset[5][0] == stored.payload(45)
@@ -48,7 +48,7 @@ def test_a_file_without_a_manifest_opens_with_three_requests(server: Server, sto
         assert dataset[number][0] == stored.payload(40 + number)
     assert len(server.requests) - before <= 10
     assert dataset.snapshots[0]["path"] == url
-    again = fr.FastRecordDataset(dataset.snapshots, decode=None, image_field="data", store_options=server.options)
+    again = fr.FastRecordDataset(dataset.snapshots, decode=None, image_field="data", store=fr.Store(server.options))
     assert again[3][0] == stored.payload(43)
 
 
@@ -56,7 +56,7 @@ def test_a_loader_brings_each_byte_once_and_reads_a_second_epoch_from_the_cache(
     server: Server, stored: Data, tmp_path: Path
 ) -> None:
     dataset = fr.FastRecordDataset(
-        stored.url, fields=("label", "data"), cache=tmp_path / "cache", store_options=server.options
+        stored.url, fields=("label", "data"), store=fr.Store(server.options, cache=tmp_path / "cache")
     )
     loader = fr.FastRecordLoader(dataset, 16)
     first = [bytes(value) for batch in loader for value in batch["data"]]
@@ -78,7 +78,7 @@ def test_images_of_a_url_are_decoded_by_the_loader(server: Server, tmp_path: Pat
     pack_with(image_folder, tmp_path / "images.frec")
     url = server.put("images.frec", tmp_path / "images.frec")
     geometry = fr.transforms.CenterCrop(32)
-    datasets = fr.FastRecordDataset(url, store_options=server.options), fr.FastRecordDataset(tmp_path / "images.frec")
+    datasets = fr.FastRecordDataset(url, store=fr.Store(server.options)), fr.FastRecordDataset(tmp_path / "images.frec")
     batches = [list(fr.FastRecordLoader(dataset, 4, shuffle=False, image=geometry)) for dataset in datasets]
     for (images, labels), (expected, numbers) in zip(*batches, strict=True):
         assert torch.equal(images, expected)

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 import fastrecord as fr
 from fastrecord.cli import cli
-from fastrecord.store.requests import Store
-from fastrecord.store.supply import Remote
+from fastrecord.store.requests import RemoteFolder
 from fastrecord.train import train
 from tests.store.conftest import Data, payload
 from tests.support.commands import good
@@ -55,7 +54,7 @@ def test_a_presigned_url_of_a_file_works_and_is_not_shown(
     asked: list[tuple[str, str | None]] = []
     with serving(stored.folder, etag='"7"', asked=asked) as address, watched(caplog, tmp_path) as seen:
         url = secret(address)
-        dataset = fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "cache")
+        dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(cache=tmp_path / "cache"))
         assert dataset[3]["data"] == payload(3)
         assert pickle.loads(pickle.dumps(dataset))[4]["data"] == payload(4)
         seen += [repr(dataset), repr(dataset.snapshots)]
@@ -72,9 +71,11 @@ def test_another_signature_finds_what_the_cache_has(stored: Data, tmp_path: Path
     cache = tmp_path / "cache"
     asked: list[tuple[str, str | None]] = []
     with serving(stored.folder, etag='"7"', asked=asked) as address:
-        fr.FastRecordDataset(f"{address}?sig=one", fields=("data",), cache=cache)[3]
+        fr.FastRecordDataset(f"{address}?sig=one", fields=("data",), store=fr.Store(cache=cache))[3]
         files, count = sorted(cache.iterdir()), len(asked)
-        assert fr.FastRecordDataset(f"{address}?sig=two", fields=("data",), cache=cache)[3]["data"] == payload(3)
+        assert fr.FastRecordDataset(f"{address}?sig=two", fields=("data",), store=fr.Store(cache=cache))[3][
+            "data"
+        ] == payload(3)
         assert sorted(cache.iterdir()) == files
         assert [path.partition("?")[2] for path, _ in asked[count:]] == ["sig=two"] * (len(asked) - count)
         assert len(asked) - count == 1  # whether the manifest is the same
@@ -116,14 +117,14 @@ def test_a_trainer_reads_through_a_cache_and_keeps_no_secret(
 
 
 CALLS: tuple[Callable[[str, Path], Any], ...] = (
-    lambda url, _: fr.FastRecordDataset(url, store_options=OPTIONS),
+    lambda url, _: fr.FastRecordDataset(url, store=fr.Store(OPTIONS)),
     lambda url, _: fr.Reader(url),
     lambda url, _: fr.Writer(url, fr.Schema({"data": fr.bytes_()})),
-    lambda url, _: fr.files.write_manifest(url, store_options=OPTIONS),
-    lambda url, _: fr.files.check_manifest(url, store_options=OPTIONS),
-    lambda url, here: fr.files.copy(url, here / "copy", store_options=OPTIONS),
-    lambda url, here: fr.files.copy(here, url, store_options=OPTIONS),
-    lambda url, here: pack_with(here, url, store=OPTIONS),
+    lambda url, _: fr.files.write_manifest(url, store=fr.Store(OPTIONS)),
+    lambda url, _: fr.files.check_manifest(url, store=fr.Store(OPTIONS)),
+    lambda url, here: fr.files.copy(url, here / "copy", store=fr.Store(OPTIONS)),
+    lambda url, here: fr.files.copy(here, url, store=fr.Store(OPTIONS)),
+    lambda url, here: pack_with(here, url, store=fr.Store(OPTIONS)),
     lambda url, here: pack_with(url, here / "x.frec"),
     lambda url, here: pack_with(url, here / "x.frec"),
     lambda url, here: fr.files.merge([url], here / "x.frec"),
@@ -157,19 +158,19 @@ def test_no_option_of_a_store_is_shown(
 ) -> None:
     options = {**server.options, "secret_access_key": SECRET, "token": SECRET}
     with watched(caplog, tmp_path) as seen:
-        seen += [repr(Store.of("s3://bucket/x", options)), repr(Remote(None, None, options))]
+        seen += [repr(RemoteFolder.of("s3://bucket/x", fr.Store(options))), repr(fr.Store(options))]
         url, staging = "s3://bucket/secrets", tmp_path / "staging"
         server.faults.append(Fault("403", 1, lambda request: request.method == "PUT"))
         for call in (
-            lambda: pack_with(image_folder, url, staging=staging, store=options),
-            lambda: fr.FastRecordDataset(url, cache=tmp_path / "cache", store_options=options),
-            lambda: fr.FastRecordDataset(url, store_options={**options, "skip_signature": SECRET}),
-            lambda: fr.FastRecordDataset(url, store_options={**options, "client_options": {"timeout": SECRET}}),
-            lambda: fr.FastRecordDataset(url, store_options={**options, "secret": [SECRET]}),
+            lambda: pack_with(image_folder, url, staging=staging, store=fr.Store(options)),
+            lambda: fr.FastRecordDataset(url, store=fr.Store(options, cache=tmp_path / "cache")),
+            lambda: fr.FastRecordDataset(url, store=fr.Store({**options, "skip_signature": SECRET})),
+            lambda: fr.FastRecordDataset(url, store=fr.Store({**options, "client_options": {"timeout": SECRET}})),
+            lambda: fr.FastRecordDataset(url, store=fr.Store({**options, "secret": [SECRET]})),
         ):
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - whatever it is
                 seen.append("".join(traceback.format_exception(error)))
-        pack_with(image_folder, url, staging=staging, mode="overwrite", store=options)
+        pack_with(image_folder, url, staging=staging, mode="overwrite", store=fr.Store(options))
         seen += [content.decode(errors="replace") for content in server.objects("secrets").values()]

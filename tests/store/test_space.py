@@ -30,7 +30,7 @@ _KILLED = textwrap.dedent("""
 
 def _opened(server: Server, url: str, cache: Path, size: int | None = None) -> fr.FastRecordDataset:
     return fr.FastRecordDataset(
-        url, fields=("data",), cache=cache, cache_size=size, verify="once", store_options=server.options
+        url, fields=("data",), store=fr.Store(server.options, cache=cache, cache_size=size), verify="once"
     )
 
 
@@ -132,11 +132,11 @@ def test_copies_that_only_others_have_open_are_given_up_for_new_ones(
         import numpy as np
         from fastrecord.dataset.shards import Shards
         from fastrecord.dataset.values import read_values
-        from fastrecord.store.supply import Remote
+        from fastrecord.store.store import Store
 
         url, cache, endpoint = sys.argv[1:]
         options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
-        shards = Shards.open(url, remote=Remote(cache, 2_000_000, options))
+        shards = Shards.open(url, store=Store(options, cache, 2_000_000))
         read_values(shards, np.arange(50), ["data"], verify=True)
         print("here", flush=True)
         sys.stdin.read()
@@ -158,7 +158,7 @@ _WAITS = textwrap.dedent("""
 
     url, cache, endpoint = sys.argv[1:]
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
-    dataset = fr.FastRecordDataset(url, fields=("data",), cache=cache, cache_size=1_000_000, store_options=options)
+    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(options, cache, 1_000_000))
     sampler = fr.FastRecordBatchSampler(dataset, 4, rank=1, world_size=2)
     batches = iter(fr.FastRecordLoader(dataset, batch_sampler=sampler))
     count = len(next(batches)["data"])

@@ -55,7 +55,7 @@ def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def _dataset(server: Server, stored: Data, cache: Path, limit: int = _LIMIT) -> fr.FastRecordDataset:
     return fr.FastRecordDataset(
-        stored.url, fields=("data",), cache=cache, cache_size=limit, store_options=server.options
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=cache, cache_size=limit)
     )
 
 
@@ -143,7 +143,7 @@ def test_a_rank_whose_last_batch_wraps_around_waits_for_its_own_steps(
 def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_path: Path) -> None:
     options = {**server.options, "retry_seconds": 0.1}
     dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), cache=tmp_path / "cache", cache_size=_LIMIT, store_options=options
+        stored.url, fields=("data",), store=fr.Store(options, cache=tmp_path / "cache", cache_size=_LIMIT)
     )
     loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
     batches = iter(loader)
@@ -208,7 +208,7 @@ def test_a_cache_with_room_for_all_shards_has_them_brought_in_large_runs(
 def test_an_epoch_of_few_records_brings_these_alone(server: Server, stored: Data, tmp_path: Path) -> None:
     records = list(range(3, _TOTAL, 16))
     dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), cache=tmp_path / "cache", store_options=server.options
+        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
     ).subset(records)
     loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
     assert sorted(_epoch(loader)) == records
@@ -307,7 +307,7 @@ _RANK = textwrap.dedent("""
     url, cache, limit, endpoint, rank, epochs, stop = sys.argv[1:]
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
     dataset = fr.FastRecordDataset(
-        url, fields=("data",), cache=cache, cache_size=int(limit), store_options=options
+        url, fields=("data",), store=fr.Store(options, cache, int(limit))
     )
     sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=int(rank), world_size=2)
     loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)

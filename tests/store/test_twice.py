@@ -48,12 +48,12 @@ def places(local: Path, running_server: Server) -> dict[str, str]:
 def opened(request: pytest.FixtureRequest, places: dict[str, str], server: Server, tmp_path: Path) -> Any:
     """Opens the data set, at some place."""
     place, _, cache = request.param.partition(", ")
-    options: dict[str, Any] = {"cache": tmp_path / "cache"} if cache else {}
-    if cache == "small cache":
-        options["cache_size"] = "250KB"
-    if place == "s3://":
-        options["store_options"] = server.options
-    return lambda **more: fr.FastRecordDataset(places[place], **options, **more)
+    store = fr.Store(
+        server.options if place == "s3://" else None,
+        cache=tmp_path / "cache" if cache else None,
+        cache_size="250KB" if cache == "small cache" else None,
+    )
+    return lambda **more: fr.FastRecordDataset(places[place], store=store, **more)
 
 
 def read_samples(opened: Opened) -> Values:

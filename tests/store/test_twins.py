@@ -56,10 +56,10 @@ def test_a_reader_does_not_travel_to_a_twin(twins: tuple[Path, Path]) -> None:
 def test_a_copy_sends_a_twin(server: Server, twins: tuple[Path, Path]) -> None:
     one, two = twins
     url = "s3://bucket/twins-copied"
-    fr.files.copy(one, url, store_options=server.options)
-    assert fr.files.copy(one, url, store_options=server.options).copied == []
-    assert fr.files.copy(two, url, overwrite=True, store_options=server.options).copied == [NAME]
-    dataset = fr.FastRecordDataset(url, fields=("label",), store_options=server.options)
+    fr.files.copy(one, url, store=fr.Store(server.options))
+    assert fr.files.copy(one, url, store=fr.Store(server.options)).copied == []
+    assert fr.files.copy(two, url, overwrite=True, store=fr.Store(server.options)).copied == [NAME]
+    dataset = fr.FastRecordDataset(url, fields=("label",), store=fr.Store(server.options))
     assert {dataset[EACH + at]["label"] for at in range(MORE)} == {1}
 
 
@@ -68,7 +68,7 @@ def test_a_twin_put_over_an_open_object_is_an_error_and_never_a_mixture(
 ) -> None:
     one, two = twins
     url = server.put_folder("over", one)
-    dataset = fr.FastRecordDataset(url, fields=("data",), cache=tmp_path / "cache", store_options=server.options)
+    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
     assert dataset[0]["data"] == payload(0)
     server.put(f"over/{NAME}", two / NAME)
     for record in range(1, EACH + MORE):
@@ -76,9 +76,9 @@ def test_a_twin_put_over_an_open_object_is_an_error_and_never_a_mixture(
             dataset[record]
     assert dataset[0]["data"] == payload(0)
     with pytest.raises(fr.FastRecordError, match="FR205"):  # it is not what the manifest names
-        fr.FastRecordDataset(url, fields=("label",), cache=tmp_path / "new", store_options=server.options)
-    fr.files.write_manifest(url, store_options=server.options)
-    other = fr.FastRecordDataset(url, fields=("label",), cache=tmp_path / "cache", store_options=server.options)
+        fr.FastRecordDataset(url, fields=("label",), store=fr.Store(server.options, cache=tmp_path / "new"))
+    fr.files.write_manifest(url, store=fr.Store(server.options))
+    other = fr.FastRecordDataset(url, fields=("label",), store=fr.Store(server.options, cache=tmp_path / "cache"))
     assert {other[EACH + at]["label"] for at in range(MORE)} == {1}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from fastrecord._core import FastRecordError, Reader, payload_fields, payload_parts
-from fastrecord.checks import byte_count, choice
+from fastrecord.checks import choice
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import SampleReader
@@ -26,7 +26,7 @@ from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
     from fastrecord.dataset.mixture import Mixture
-    from fastrecord.store.supply import Remote
+    from fastrecord.store.store import Store
 
 _CHUNK = 4096
 # `labels_lie_in_runs` compares this many neighbours, at this many places.
@@ -89,12 +89,8 @@ class FastRecordDataset(Dataset[Any]):
             hold a record twice. Shards that a manifest names and that are missing are left out, with
             a warning.
         access: "mmap", or "pread" to map nothing.
-        cache: A folder on this machine for what is read of URLs (docs/stores.md). All processes and
-            jobs share it. None: what was read is kept until the process ends.
-        cache_size: Bytes that the cache keeps at most, such as `"500GiB"` or a number. None: as many
-            as the data sets have.
-        store_options: Arguments of `obstore.store.from_url` for URLs, such as `region`, `endpoint`,
-            or `skip_signature`. Without them, credentials come from where that library finds them.
+        store: How URLs are read: options of the object store, and a cache on this machine, such as
+            `fastrecord.Store(cache="/nvme/cache", cache_size="500GiB")` (docs/stores.md).
 
     Attributes:
         transform, target_transform: As given; may be replaced at any time.
@@ -129,9 +125,7 @@ class FastRecordDataset(Dataset[Any]):
         verify: bool | Literal["once"] = "once",
         allow_incomplete: bool = False,
         access: str = "mmap",
-        cache: str | os.PathLike[str] | None = None,
-        cache_size: int | str | None = None,
-        store_options: Mapping[str, Any] | None = None,
+        store: Store | None = None,
     ) -> None:
         if decode is not None and not isinstance(decode, Decoding):
             choice("decode", decode, ("pil", "native"), ("a fastrecord.Decoding", "None"))
@@ -142,9 +136,7 @@ class FastRecordDataset(Dataset[Any]):
         self.target_transform = target_transform
         self.decode = decode
         self.verify = verify
-        shards = Shards.open(
-            path, access, verify, _remote(cache, cache_size, store_options), allow_incomplete=allow_incomplete
-        )
+        shards = Shards.open(path, access, verify, store, allow_incomplete=allow_incomplete)
         readers = shards.readers
         self.paths = shards.paths
         root = path if isinstance(path, (str, os.PathLike)) else os.path.dirname(self.paths[0])
@@ -586,25 +578,6 @@ class FastRecordDataset(Dataset[Any]):
                 head = f"    {title}: "
                 lines.append(head + repr(transform).replace("\n", "\n" + " " * len(head)))
         return "\n".join(lines)
-
-
-def _remote(
-    folder: str | os.PathLike[str] | None, size: int | str | None, options: Mapping[str, Any] | None
-) -> Remote | None:
-    """Return how URLs are read; None for the defaults.
-
-    Raises:
-        ValueError: `cache_size` is no size, or is given without `cache`.
-    """
-    if folder is None and size is None and options is None:
-        return None
-    from fastrecord.store.supply import Remote
-
-    if folder is None and size is not None:
-        raise ValueError("cache_size is the size of a cache: give its folder too, cache=")
-    place = None if folder is None else os.path.abspath(os.path.expanduser(os.fspath(folder)))
-    limit = None if size is None else byte_count("cache_size", size)
-    return Remote(place, limit, dict(options or {}))
 
 
 class Samples(Sequence[tuple[str, Any]]):

@@ -30,7 +30,8 @@ from fastrecord.store.address import Url
 
 if TYPE_CHECKING:  # what needs no store does without it
     from fastrecord.store.cache import Cache
-    from fastrecord.store.supply import Remote, Source, Supply
+    from fastrecord.store.store import Store
+    from fastrecord.store.supply import Source, Supply
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 
@@ -67,10 +68,10 @@ class Named:
     def openable(self) -> list[str]:
         """The path of each shard; a URL with what is hidden in it."""
         names = self.manifest.columns["name"]
-        return [f"{self.folder}/{name}" if self.source is None else self.source.store.file_url(name) for name in names]
+        return [f"{self.folder}/{name}" if self.source is None else self.source.folder.file_url(name) for name in names]
 
 
-def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]:
+def find_sets(paths: Paths, store: Store | None = None) -> list[Found | Named]:
     """Return the files that an argument names, those with a manifest together.
 
     Args:
@@ -79,7 +80,7 @@ def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]
             or a sequence of these, whose order is kept. In a sequence, a file may also be a
             snapshot: an item of `Shards.snapshots`. A URL names a folder with a `dataset.json`, or
             one file.
-        remote: How URLs are read.
+        store: How URLs are read.
 
     Raises:
         FileNotFoundError: nothing is there, or a folder or pattern holds no file.
@@ -87,16 +88,16 @@ def find_sets(paths: Paths, remote: Remote | None = None) -> list[Found | Named]
         CorruptFileError: a `dataset.json` is damaged.
     """
     if isinstance(paths, (str, os.PathLike)):
-        return _find(paths, remote)
+        return _find(paths, store)
     files: list[Found | Named] = []
     for path in paths:
         if not isinstance(path, Mapping):
-            files += _find(path, remote)
+            files += _find(path, store)
             continue
         if lacking := [key for key in _SNAPSHOT if key not in path]:
             raise ValueError(f"a snapshot has the keys {', '.join(_SNAPSHOT)}, but this one has no {lacking[0]!r}")
         if is_url(path["path"]):
-            files.append(_find_url(path["path"], remote, path))
+            files.append(_find_url(path["path"], store, path))
             continue
         files.append((_absolute(path["path"]), path))
     if not files:
@@ -152,19 +153,19 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
-def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | None = None) -> Named:
+def _find_url(url: str, store: Store | None, snapshot: Mapping[str, Any] | None = None) -> Named:
     """Return the shards that a URL names, without opening them.
 
     Raises:
         FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
     """
-    from fastrecord.store.requests import Store
-    from fastrecord.store.supply import Remote
+    from fastrecord.store.requests import RemoteFolder
+    from fastrecord.store.supply import Source
 
-    remote, url = remote or Remote(), Url(url)
+    url = Url(url)
     if not url.is_file:
         folder = folder_of(url)
-        source = remote.source(Store.of(folder, remote.options))
+        source = Source(RemoteFolder.of(folder, store), store)
         try:
             parse = partial(Manifest.parse, where=folder.at(NAME))
             return Named(folder, parse(source.read(NAME, parse)), source)
@@ -176,8 +177,8 @@ def _find_url(url: str, remote: Remote | None, snapshot: Mapping[str, Any] | Non
                 f"does not exist: a data set in a store needs it; `fastrecord manifest {folder}` makes one",
                 folder.at(NAME),
             ) from None
-    store, name = Store.of_file(url, remote.options)
-    source = remote.source(store)
+    remote, name = RemoteFolder.of_file(url, store)
+    source = Source(remote, store)
     entry, reader, supply = open_remote(source, name)
     source.keep(supply)
     if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _ABOUT[1:] if key in snapshot):
@@ -197,13 +198,13 @@ def open_remote(source: Source, name: str) -> tuple[ShardEntry, Reader, Supply]:
     supply = source.examine(name)
     shard = supply.shard
     about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
-    reader = open_shard(as_name(source.store.where(name)), "mmap", False, *about, supply)
+    reader = open_shard(as_name(source.folder.where(name)), "mmap", False, *about, supply)
     return ShardEntry(name, *about, class_names(reader)), reader, supply
 
 
-def _find(path: str | os.PathLike[str], remote: Remote | None = None) -> list[Found | Named]:
+def _find(path: str | os.PathLike[str], store: Store | None = None) -> list[Found | Named]:
     if is_url(path):
-        return [_find_url(os.fspath(path), remote)]
+        return [_find_url(os.fspath(path), store)]
     if "://" in os.fspath(path) and not os.path.exists(path):
         return [(str(Url(os.fspath(path))), None)]  # the reader reports what is wrong with it
     name = _absolute(path)
@@ -233,10 +234,10 @@ def _present(named: Named) -> Named:
     manifest, source = named.manifest, named.source
     if source is None:
         here = set(os.listdir(named.folder))
-    elif len(manifest) == 1 or source.store.url.is_web:  # a web server lists nothing
+    elif len(manifest) == 1 or source.folder.url.is_web:  # a web server lists nothing
         return named
     else:
-        here = {name for name, _ in source.store.list()}
+        here = {name for name, _ in source.folder.list()}
     entries = manifest.entries()
     missing = [entry for entry in entries if entry.name not in here]
     if not missing or len(missing) == len(manifest):  # without any shard, reading the first one is an error
@@ -309,7 +310,7 @@ class Shards:
         paths: Paths,
         access: str = "mmap",
         verify: bool | Literal["once"] = "once",
-        remote: Remote | None = None,
+        store: Store | None = None,
         *,
         allow_incomplete: bool = False,
     ) -> Shards:
@@ -319,7 +320,7 @@ class Shards:
             paths: As for `find_sets`.
             access: "mmap" or "pread".
             verify: When payloads are checked, unless a call overrides it.
-            remote: How URLs are read.
+            store: How URLs are read.
             allow_incomplete: Leave out shards that a manifest names and that do not exist, with a
                 warning.
 
@@ -329,7 +330,7 @@ class Shards:
         """
         members: list[Shards] = []
         files: list[Reader] = []
-        for part in find_sets(paths, remote):
+        for part in find_sets(paths, store):
             if not isinstance(part, Named):
                 files.append(open_file(*part, access, verify))
                 continue
@@ -457,8 +458,9 @@ class Shards:
         room: dict[Cache, int] = {}
         for named in self._manifests():
             source = named.source
-            if source is not None and source.limit is not None:
-                room[source.cache] = room.get(source.cache, source.limit) - sum(named.manifest.columns["bytes"])
+            if source is not None and source.store.cache_size is not None:
+                left = room.get(source.cache, source.store.cache_size)
+                room[source.cache] = left - sum(named.manifest.columns["bytes"])
         return min(room.values(), default=0) >= 0
 
     def _manifests(self) -> list[Named]:
@@ -658,7 +660,7 @@ class _Unopened(Sequence[Reader]):
             None if source is None else source.supply(name, *about),
             self._contents[named.manifest.columns["classes"][at]],
         )
-        place = f"{named.folder}/{name}" if source is None else as_name(source.store.where(name))
+        place = f"{named.folder}/{name}" if source is None else as_name(source.folder.where(name))
         made = open_shard(place, *self._how, *about, *more)
         if self._closed:
             made.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +19,7 @@ from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
+from fastrecord.store.store import Store
 from fastrecord.store.threads import in_order
 
 _PAGE = 4096
@@ -127,7 +128,7 @@ def write_manifest(
     folder: str | os.PathLike[str],
     *,
     allow_incomplete: bool = False,
-    store_options: Mapping[str, Any] | None = None,
+    store: Store | None = None,
     progress: _Show | None = None,
 ) -> ManifestSummary:
     """Make `dataset.json` name all .frec files of a folder at their newest commits.
@@ -140,7 +141,7 @@ def write_manifest(
     Args:
         folder: The folder, or its URL in an object store.
         allow_incomplete: Take shards whose packing was not finished.
-        store_options: For a URL, as for `FastRecordDataset`.
+        store: For a URL, options of the object store.
         progress: Called with the number of shards opened, and of all.
 
     Raises:
@@ -153,7 +154,7 @@ def write_manifest(
         from fastrecord.files.transfer import write_remote_manifest  # it uses what is below
 
         made, before = write_remote_manifest(
-            os.fspath(folder), allow_incomplete=allow_incomplete, store_options=store_options, progress=progress
+            os.fspath(folder), allow_incomplete=allow_incomplete, store=store, progress=progress
         )
         return _summary(folder_of(os.fspath(folder)), made, before)
     folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
@@ -260,7 +261,7 @@ def _summary(folder: str, made: Manifest, before: Manifest | None) -> ManifestSu
 def check_manifest(
     folder: str | os.PathLike[str],
     *,
-    store_options: Mapping[str, Any] | None = None,
+    store: Store | None = None,
     progress: _Show | None = None,
 ) -> list[ManifestFinding]:
     """Compare `dataset.json` of a folder with the .frec files there; change nothing.
@@ -270,7 +271,7 @@ def check_manifest(
     Args:
         folder: The folder, or its URL in an object store. A store that cannot list files (https) is
             not looked through for files that the manifest does not name.
-        store_options: For a URL, as for `FastRecordDataset`.
+        store: For a URL, options of the object store.
         progress: Called with the number of shards opened, and of all.
 
     Returns:
@@ -284,7 +285,7 @@ def check_manifest(
     if is_url(folder):
         from fastrecord.files.transfer import open_remote_shards, read_remote_folder  # it uses what is below
 
-        source, manifest, names = read_remote_folder(os.fspath(folder), store_options)
+        source, manifest, names = read_remote_folder(os.fspath(folder), store)
         entries = manifest.entries()
         results = open_remote_shards(source, [entry.name for entry in entries], progress)
     else:

@@ -8,7 +8,7 @@ see all of it or what it was before.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +33,8 @@ from fastrecord.files.manifest import (
 from fastrecord.files.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import PARALLEL, Store, asked_until_good, md5_etag, submit
+from fastrecord.store.requests import PARALLEL, RemoteFolder, asked_until_good, md5_etag, submit
+from fastrecord.store.store import Store
 from fastrecord.store.threads import Threads
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def copy(
     dst: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    store_options: Mapping[str, Any] | None = None,
+    store: Store | None = None,
     progress: _Show | None = None,
 ) -> CopySummary:
     """Copy a data set of shards, or one file, to an object store or from there.
@@ -86,7 +87,7 @@ def copy(
         src: A folder with a `dataset.json`, or a .frec file; a path or a URL.
         dst: The folder that becomes its copy, or the file; one of both is a URL.
         overwrite: Replace a data set that has other shards, or another file.
-        store_options: As for `FastRecordDataset`.
+        store: Options of the object store.
         progress: Called with the number of bytes copied or there, and of all.
 
     Raises:
@@ -106,9 +107,9 @@ def copy(
         what = "a file, and its copy is named *.frec" if is_file else "a folder, and its copy is one"
         raise Code.STORE.error(f"{dst}: cannot be a copy of {src}, which is {what}")
     if is_file:
-        return _copy_file(src, dst, overwrite, store_options, progress)
-    store = Store.of(folder_of(dst if is_url(dst) else src), store_options)
-    ends = _Ends(str(src), str(dst), store, is_url(dst))
+        return _copy_file(src, dst, overwrite, store, progress)
+    remote = RemoteFolder.of(folder_of(dst if is_url(dst) else src), store)
+    ends = _Ends(str(src), str(dst), remote, is_url(dst))
     manifest = ends.source_manifest()
     before, etag = ends.present()
     if before is not None and not overwrite:
@@ -136,21 +137,19 @@ def copy(
     return CopySummary(str(dst), len(entries), total, copied)
 
 
-def _copy_file(
-    src: Url, dst: Url, overwrite: bool, options: Mapping[str, Any] | None, progress: _Show | None
-) -> CopySummary:
-    store, name = Store.of_file(dst if is_url(dst) else src, options)
+def _copy_file(src: Url, dst: Url, overwrite: bool, store: Store | None, progress: _Show | None) -> CopySummary:
+    remote, name = RemoteFolder.of_file(dst if is_url(dst) else src, store)
     if is_url(dst):
         _refuse_damaged(src, src)
         size = os.path.getsize(src)
-        if store.is_copy(name, src):
+        if remote.is_copy(name, src):
             return CopySummary(str(dst), 1, size, [])
-        if not overwrite and store.exists(name):
+        if not overwrite and remote.exists(name):
             raise FileExistsError(f"{dst}: is another file: overwrite=True (`--overwrite`) replaces it")
-        send(store, name, src)
+        send(remote, name, src)
     else:
         with Staging(dst, overwrite=overwrite) as staging:
-            size = _fetch(store, name, staging)
+            size = _fetch(remote, name, staging)
             staging.finish()
     if progress is not None:
         progress(size, size)
@@ -163,24 +162,24 @@ class _Ends:
 
     src: str
     dst: str
-    store: Store
+    remote: RemoteFolder
     is_upload: bool
 
     def source_manifest(self) -> Manifest:
-        found = read_manifest(self.src) if self.is_upload else remote_manifest(self.store)[0]
+        found = read_manifest(self.src) if self.is_upload else remote_manifest(self.remote)[0]
         if found is None:
             raise no_manifest(self.src)
         # It has no checksum of its own.
-        if not self.is_upload and remote_manifest(self.store)[0] != found:
+        if not self.is_upload and remote_manifest(self.remote)[0] != found:
             raise Code.REPLACED.error(
-                f"{self.store.where(NAME)}: has been replaced just now, or {_ON_THE_WAY}: run the command again"
+                f"{self.remote.where(NAME)}: has been replaced just now, or {_ON_THE_WAY}: run the command again"
             )
         return found
 
     def present(self) -> tuple[Manifest | None, str | None]:
         """Return the manifest that the copy has by now, and its ETag."""
         if self.is_upload:
-            return remote_manifest(self.store)
+            return remote_manifest(self.remote)
         os.makedirs(self.dst, exist_ok=True)
         return read_manifest(self.dst), None
 
@@ -189,22 +188,22 @@ class _Ends:
         if self.is_upload:
             path = os.path.join(self.src, entry.name)
             _refuse_damaged(path, path, entry)
-            if self.store.is_copy(entry.name, path):
+            if self.remote.is_copy(entry.name, path):
                 return False
-            send(self.store, entry.name, path, parallel=PARALLEL // _AT_ONCE)
+            send(self.remote, entry.name, path, parallel=PARALLEL // _AT_ONCE)
             return True
         path = os.path.join(self.dst, entry.name)
         with suppress(FastRecordError, OSError):
             _refuse_damaged(path, path, entry)
             return False
         with Staging(path, overwrite=True) as staging:
-            _fetch(self.store, entry.name, staging, entry)
+            _fetch(self.remote, entry.name, staging, entry)
             staging.finish()
         return True
 
     def finish(self, manifest: Manifest, etag: str | None) -> None:
         if self.is_upload:
-            put_remote_manifest(self.store, manifest, etag)
+            put_remote_manifest(self.remote, manifest, etag)
             return
         with manifest_lock(self.dst):
             put_manifest(self.dst, manifest)
@@ -214,7 +213,7 @@ def write_remote_manifest(
     url: str,
     *,
     allow_incomplete: bool = False,
-    store_options: Mapping[str, Any] | None = None,
+    store: Store | None = None,
     progress: _Show | None = None,
 ) -> tuple[Manifest, Manifest | None]:
     """Make `dataset.json` of a folder in a store name all .frec files there; return it, and the one before.
@@ -230,21 +229,21 @@ def write_remote_manifest(
     """
     from fastrecord.store.supply import Source
 
-    source = Source(Store.of(folder_of(url), store_options))
-    folder = source.store.url
-    before, etag = remote_manifest(source.store)
-    names = [name for name, _ in source.store.list() if name.endswith(".frec")]
+    source = Source(RemoteFolder.of(folder_of(url), store))
+    folder = source.folder.url
+    before, etag = remote_manifest(source.folder)
+    names = [name for name, _ in source.folder.list() if name.endswith(".frec")]
     if not names:
         raise FileNotFoundError(f"{folder}: no .frec file in this folder")
     found = list(map(or_raise, open_remote_shards(source, shard_order(before, names), progress)))
     entries = [shard.entry for shard in found]
     made = next_manifest(folder, before, found, entries, found[0].schema, allow_incomplete=allow_incomplete)
     if made != before:
-        put_remote_manifest(source.store, made, etag)
+        put_remote_manifest(source.folder, made, etag)
     return made, before
 
 
-def read_remote_folder(url: str, options: Mapping[str, Any] | None) -> tuple[Source, Manifest, list[str]]:
+def read_remote_folder(url: str, store: Store | None) -> tuple[Source, Manifest, list[str]]:
     """Return a folder in a store, its manifest, and the names of its .frec files.
 
     Raises:
@@ -253,13 +252,13 @@ def read_remote_folder(url: str, options: Mapping[str, Any] | None) -> tuple[Sou
     """
     from fastrecord.store.supply import Source
 
-    source = Source(Store.of(folder_of(url), options))
-    folder = source.store.url
-    manifest, _ = remote_manifest(source.store)
+    source = Source(RemoteFolder.of(folder_of(url), store))
+    folder = source.folder.url
+    manifest, _ = remote_manifest(source.folder)
     if manifest is None:
         raise no_manifest(folder)
     # A web server lists nothing.
-    files = [] if folder.is_web else source.store.list()
+    files = [] if folder.is_web else source.folder.list()
     return source, manifest, [name for name, _ in files if name.endswith(".frec")]
 
 
@@ -279,12 +278,12 @@ def open_remote_shards(
     return open_in_order(find, names, PARALLEL // 2, progress)  # each makes two requests at once
 
 
-def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
+def remote_manifest(remote: RemoteFolder) -> tuple[Manifest | None, str | None]:
     """Return the manifest of a folder in a store, and its ETag; None without one."""
 
     def ask() -> tuple[Manifest, str | None]:
-        found = store.get(NAME)
-        return Manifest.parse(bytes(found.data), store.where(NAME)), found.etag
+        found = remote.get(NAME)
+        return Manifest.parse(bytes(found.data), remote.where(NAME)), found.etag
 
     try:
         return asked_until_good(ask)
@@ -292,7 +291,7 @@ def remote_manifest(store: Store) -> tuple[Manifest | None, str | None]:
         return None, None
 
 
-def put_remote_manifest(store: Store, manifest: Manifest, etag: str | None) -> None:
+def put_remote_manifest(remote: RemoteFolder, manifest: Manifest, etag: str | None) -> None:
     """Replace the manifest of a folder in a store, or write its first one.
 
     Raises:
@@ -301,19 +300,19 @@ def put_remote_manifest(store: Store, manifest: Manifest, etag: str | None) -> N
     mode: Any = "create" if manifest.generation == 1 else {"e_tag": etag}
     try:
         for _ in range(_ATTEMPTS):
-            store.put(NAME, manifest.dump(), mode=mode)
-            found = store.get(NAME)
+            remote.put(NAME, manifest.dump(), mode=mode)
+            found = remote.get(NAME)
             with suppress(CorruptFileError):
-                now = Manifest.parse(bytes(found.data), store.where(NAME))
+                now = Manifest.parse(bytes(found.data), remote.where(NAME))
                 if now == manifest or now.generation > manifest.generation:
                     return  # it is this one, or another has followed it
             mode = {"e_tag": found.etag}
-        raise Code.STORE.error(f"{store.where(NAME)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
+        raise Code.STORE.error(f"{remote.where(NAME)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
     except FileExistsError:
-        if remote_manifest(store)[0] == manifest:
+        if remote_manifest(remote)[0] == manifest:
             return  # an answer was lost, and the request made again
         raise Code.REPLACED.error(
-            f"{store.where(NAME)}: another process has replaced it meanwhile: run the command again"
+            f"{remote.where(NAME)}: another process has replaced it meanwhile: run the command again"
         ) from None
 
 
@@ -325,7 +324,7 @@ def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
         )
 
 
-def send(store: Store, name: str, path: str, *, parallel: int = PARALLEL) -> None:
+def send(remote: RemoteFolder, name: str, path: str, *, parallel: int = PARALLEL) -> None:
     """Send a file, and compare what has come with it.
 
     Raises:
@@ -333,27 +332,27 @@ def send(store: Store, name: str, path: str, *, parallel: int = PARALLEL) -> Non
     """
     known = submit(md5_etag, path)
     for _ in range(_ATTEMPTS):
-        store.put(name, Path(path), parallel=parallel)
-        if store.is_copy(name, path, known.result()):
+        remote.put(name, Path(path), parallel=parallel)
+        if remote.is_copy(name, path, known.result()):
             return
-    store.delete([name])
-    raise Code.STORE.error(f"{store.where(name)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
+    remote.delete([name])
+    raise Code.STORE.error(f"{remote.where(name)}: is not what was sent, {_ATTEMPTS} times: {_ON_THE_WAY}")
 
 
-def _fetch(store: Store, name: str, staging: Staging, entry: ShardEntry | None = None) -> int:
+def _fetch(remote: RemoteFolder, name: str, staging: Staging, entry: ShardEntry | None = None) -> int:
     """Bring a file, and compare all that a reader uses of it with its checksums; return its bytes."""
-    about, path = store.get(name, 0, 1), staging.path
+    about, path = remote.get(name, 0, 1), staging.path
     for attempt in range(1, _ATTEMPTS + 1):
         with open(path, "wb") as file:
             file.truncate(about.size)
             try:
-                store.download(name, [(0, about.size)], path, about.etag)
+                remote.download(name, [(0, about.size)], path, about.etag)
                 os.fsync(file.fileno())
             except OSError as err:
                 err.filename = err.filename or staging.given
                 raise
         try:
-            _refuse_damaged(path, store.where(name), entry)
+            _refuse_damaged(path, remote.where(name), entry)
             break
         except CorruptFileError as error:
             if attempt == _ATTEMPTS:

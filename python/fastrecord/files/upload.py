@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -36,7 +36,8 @@ from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
-from fastrecord.store.requests import PARALLEL, Store, submit
+from fastrecord.store.requests import PARALLEL, RemoteFolder, submit
+from fastrecord.store.store import Store
 
 _JOURNAL, _LOCK = "journal.json", "lock"
 # Shards that wait to be sent while the next one is made.
@@ -60,7 +61,7 @@ class Upload:
         sharded: Whether the URL of a file stands for shards beside each other, as
             `train.frec` stands for `train-00000-of-00004.frec`.
         staging: Where to make the staging folder. None: where temporary files belong.
-        options: As for `Store`.
+        store: Options of the object store.
 
     Attributes:
         url: As given.
@@ -82,7 +83,7 @@ class Upload:
         *,
         sharded: bool,
         staging: str | os.PathLike[str] | None = None,
-        options: Mapping[str, Any] | None = None,
+        store: Store | None = None,
     ) -> None:
         folder = folder_of(url)
         self.url, self.is_file, self.is_complete = Url(url), folder.is_file and not sharded, False
@@ -92,9 +93,9 @@ class Upload:
         if not self.is_file:  # what no manifest and no file system refuses
             stem = re.sub(r"[^\w.-]+", "-", as_key(self._stem)).strip("-.")[:_STEM]
             self._stem = as_name(stem) or "shard"
-        self._store = Store.of_file(folder, options)[0] if folder.is_file else Store.of(folder, options)
+        self._remote = RemoteFolder.of_file(folder, store)[0] if folder.is_file else RemoteFolder.of(folder, store)
         self._before: Manifest | None = None
-        target = folder if self.is_file else self._store.url
+        target = folder if self.is_file else self._remote.url
         base = tempfile.gettempdir() if staging is None else os.path.abspath(os.fspath(staging))
         owner = f"{os.getuid()}-{hashlib.sha256(target.encode()).hexdigest()[:16]}"
         self._folder = os.path.join(base, f"fastrecord-pack-{owner}")
@@ -163,7 +164,7 @@ class Upload:
 
     def where(self, path: str) -> str:
         """Return the URL of a file that is made at a path."""
-        return self._store.where(os.path.basename(path))
+        return self._remote.where(os.path.basename(path))
 
     def sent(self, path: str) -> tuple[ShardEntry, list[tuple[str, str]]] | None:
         """Return a file that has been sent, and what was skipped for it; None if it has not been."""
@@ -203,7 +204,7 @@ class Upload:
         if not self.is_file:
             self._put_manifest(entries)
             try:
-                self._store.delete(self._state["replaced"])
+                self._remote.delete(self._state["replaced"])
             except FastRecordError as error:
                 error.add_note(f"{self.url}: the new data set is complete; shards of the one before are left")
                 raise
@@ -225,7 +226,7 @@ class Upload:
     def _open_stored(self, name: str) -> tuple[ShardEntry, dict[str, Any]]:
         from fastrecord.store.supply import Source
 
-        entry, reader, _ = open_remote(Source(self._store), name)
+        entry, reader, _ = open_remote(Source(self._remote), name)
         with reader:
             return entry, reader.metadata
 
@@ -272,8 +273,8 @@ class Upload:
 
     def _begin(self) -> None:
         """Find out what is there, and what this run does."""
-        self._before, _ = (None, None) if self.is_file else remote_manifest(self._store)
-        exists = self._store.exists(f"{self._stem}.frec") if self.is_file else self._before is not None
+        self._before, _ = (None, None) if self.is_file else remote_manifest(self._remote)
+        exists = self._remote.exists(f"{self._stem}.frec") if self.is_file else self._before is not None
         begun = _read(os.path.join(self._folder, _JOURNAL))
         mode = self._mode
         if begun is not None and mode == "resume":
@@ -295,7 +296,7 @@ class Upload:
             )
         if mode == "create" and exists and not self.is_complete:
             adds = "" if self.is_file else "`--append` (mode='append') adds shards, "
-            where = self.url if self.is_file else self._store.where(NAME)
+            where = self.url if self.is_file else self._remote.where(NAME)
             raise FileExistsError(f"{where}: exists already: {adds}`--overwrite` (mode='overwrite') replaces it")
         known: list[str] | None = None
         if mode == "append" and self._before is not None:
@@ -325,7 +326,7 @@ class Upload:
             named = set() if self._before is None else set(self._before.columns["name"])
             # Files that are here may have been on their way.
             names = {*state["shards"], *(name for name in os.listdir(self._folder) if name.endswith(".frec"))}
-            self._store.delete(sorted(names - named))
+            self._remote.delete(sorted(names - named))
         for name in os.listdir(self._folder):
             if name != _LOCK:
                 os.unlink(os.path.join(self._folder, name))
@@ -345,7 +346,7 @@ class Upload:
     def _forget_lost(self) -> None:
         """Forget files that the journal names and the store does not have."""
         shards = self._state["shards"]
-        coming = {name: submit(self._store.footer, name, row["entry"]["bytes"]) for name, row in shards.items()}
+        coming = {name: submit(self._remote.footer, name, row["entry"]["bytes"]) for name, row in shards.items()}
         for name, future in coming.items():
             page = future.result()
             if page is None or crc32c(page[:-4]) != shards[name]["entry"]["footer_crc"]:
@@ -370,8 +371,8 @@ class Upload:
         if self._state["mode"] == "append" and self._before is not None:
             self._next(self._before, [shard], [entry])
         # Perhaps a run that was killed has sent it.
-        if self.is_file or not self._store.is_copy(entry.name, path):
-            send(self._store, entry.name, path, parallel=PARALLEL // (1 + _AHEAD))
+        if self.is_file or not self._remote.is_copy(entry.name, path):
+            send(self._remote, entry.name, path, parallel=PARALLEL // (1 + _AHEAD))
         row = asdict(entry)
         classes = row.pop("classes")
         with self._changing:
@@ -390,19 +391,19 @@ class Upload:
 
     def _put_manifest(self, entries: list[ShardEntry]) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            before, etag = remote_manifest(self._store)
+            before, etag = remote_manifest(self._remote)
             if before is not None and {entry.name for entry in entries} <= set(before.columns["name"]):
                 return  # a run that was killed has done it
             if before is not None and self._state["mode"] == "create":
                 raise FileExistsError(
-                    f"{self._store.where(NAME)}: another process has written a data set there meanwhile"
+                    f"{self._remote.where(NAME)}: another process has written a data set there meanwhile"
                 )
             kept = before.entries() if before is not None and self._state["mode"] == "append" else []
             made = self._next(before, list(self._found.values()), kept + entries)
             self._state["replaced"] = [] if before is None or kept else list(before.columns["name"])
             self._write()
             try:
-                put_remote_manifest(self._store, made, etag)
+                put_remote_manifest(self._remote, made, etag)
                 return
             except FastRecordError as error:
                 if error.code != Code.REPLACED or not kept or attempt == _ATTEMPTS:
@@ -413,7 +414,7 @@ class Upload:
         rows = self._state["schema"]
         schema = found[0].schema if rows is None else Schema({row["name"]: FieldType._from_row(row) for row in rows})
         schema = before.schema if before is not None and is_added else schema
-        return next_manifest(self._store.url, before, found, entries, schema, allow_incomplete=False)
+        return next_manifest(self._remote.url, before, found, entries, schema, allow_incomplete=False)
 
     def _write(self) -> None:
         """Write the journal: it is there as a whole, or as it was before."""

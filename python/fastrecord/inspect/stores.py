@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fastrecord.dataset.shards import Named, find_sets
 from fastrecord.inspect.findings import Answer
 from fastrecord.store.requests import PARALLEL, PART, at_once
+from fastrecord.store.store import Store
 
 _ANSWERS = 9
 # Bytes of one request alone, and the most of the parallel ones, by which the speed is measured.
@@ -40,36 +39,34 @@ class StoreReport(Answer):
     limit: str
 
 
-def measure_store(url: str, *, store_options: Mapping[str, Any] | None = None) -> StoreReport:
+def measure_store(url: str, *, store: Store | None = None) -> StoreReport:
     """Measure reading of a data set in an object store: some seconds, at most about 130 MB.
 
     Args:
         url: A data set or a .frec file.
-        store_options: As for `FastRecordDataset`.
+        store: Options of the object store.
 
     Raises:
         FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
     """
-    from fastrecord.store.supply import Remote
-
-    (found,) = find_sets(url, Remote(options=dict(store_options or {})))
+    (found,) = find_sets(url, store)
     if not isinstance(found, Named) or found.source is None:
         raise FileNotFoundError(f"{url}: is not in an object store")
-    store, columns = found.source.store, found.manifest.columns
+    folder, columns = found.source.folder, found.manifest.columns
     name, size = max(zip(columns["name"], columns["bytes"], strict=True), key=lambda shard: shard[1])
     times = []
     for number in range(_ANSWERS):
         start = time.perf_counter()
-        store.get(name, number, 1)
+        folder.get(name, number, 1)
         times.append(time.perf_counter() - start)
     latency = statistics.median(times[1:])  # the first one connects
     start = time.perf_counter()
-    alone = len(store.get(name, 0, min(size, _ALONE)).data)
+    alone = len(folder.get(name, 0, min(size, _ALONE)).data)
     one = alone / (time.perf_counter() - start)
     part = min(PART, max(1 << 16, size // PARALLEL))
     places = range(0, min(size, _MOST), part)
     start = time.perf_counter()
-    answers = at_once(*(partial(store.get, name, at, min(part, size - at)) for at in places))
+    answers = at_once(*(partial(folder.get, name, at, min(part, size - at)) for at in places))
     parallel = sum(len(answer.data) for answer in answers) / (time.perf_counter() - start)
     return StoreReport(url, latency, one, parallel, min(PARALLEL, len(places)), _limit(latency, one, parallel))
 

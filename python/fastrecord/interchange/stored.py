@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastrecord.errors import Code
@@ -15,11 +14,12 @@ from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.store.requests import Store
+    from fastrecord.store.requests import RemoteFolder
+    from fastrecord.store.store import Store
 
 _HUB = "hf://"
-# Bucket or server -> the options that the last caller has given for it, if any.
-_options: dict[str, Mapping[str, Any]] = {}
+# Bucket or server -> how the last caller reads it, if it says so.
+_stores: dict[str, Store] = {}
 
 
 def is_stored(path: object) -> bool:
@@ -27,19 +27,19 @@ def is_stored(path: object) -> bool:
     return is_url(path) or (isinstance(path, str) and path.startswith(_HUB))
 
 
-def located(path: str, options: Mapping[str, Any] | None) -> str:
+def located(path: str, store: Store | None) -> str:
     """Return a path as this module takes it: URLs of folders end with a slash.
 
     Args:
         path: What a caller calls a source.
-        options: Options of its store.
+        store: How it is read.
     """
     if not is_stored(path):
         return path
     url = Url(path)
-    _options.pop(url.root, None)
-    if options:
-        _options[url.root] = options
+    _stores.pop(url.root, None)
+    if store is not None:
+        _stores[url.root] = store
     if url.is_local:
         return url.path
     pattern = any(letter in path for letter in "*[{")
@@ -107,17 +107,17 @@ def _is_object(url: Url) -> bool:
     return bool(url.key) and store.exists(name)
 
 
-def store_of(folder: str) -> Store:
+def store_of(folder: str) -> RemoteFolder:
     """Return the store of a folder, with the options that were given for it."""
-    from fastrecord.store.requests import Store
+    from fastrecord.store.requests import RemoteFolder
 
-    return Store.of(folder, _options.get(Url(folder).root))
+    return RemoteFolder.of(folder, _stores.get(Url(folder).root))
 
 
-def _store_of_file(url: Url) -> tuple[Store, str]:
-    from fastrecord.store.requests import Store
+def _store_of_file(url: Url) -> tuple[RemoteFolder, str]:
+    from fastrecord.store.requests import RemoteFolder
 
-    return Store.of_file(url, _options.get(url.root))
+    return RemoteFolder.of_file(url, _stores.get(url.root))
 
 
 def _hub() -> Any:

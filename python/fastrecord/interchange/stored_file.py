@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fastrecord.store.answer import Answer
-from fastrecord.store.requests import PART, Store, submit
+from fastrecord.store.requests import PART, RemoteFolder, submit
 
 
 class StoredFile(io.RawIOBase):
@@ -19,7 +19,7 @@ class StoredFile(io.RawIOBase):
         FastRecordError: the store does not answer.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: RemoteFolder, name: str) -> None:
         super().__init__()
         self._store, self._name = store, name
         first = self._store.get(self._name, 0, PART)

@@ -51,7 +51,7 @@ class Ahead:
         self._queue: deque[tuple[BatchRequest, _Parts, list[Future[None]]]] = deque()
         self._depth = _DEPTH if shards.fit_caches else _LIMITED
         self._whole_runs = shards.fit_caches and len(dataset) >= _MOST * int(shards.ends[-1])
-        limited = any(source.limit is not None for source in self._sources)
+        limited = any(source.store.cache_size is not None for source in self._sources)
         # Shards of which all is here, as of a generation of each cache; and all sizes, once those are all shards.
         self._whole: set[int] = set()
         self._generations: list[int] = []

@@ -230,7 +230,7 @@ class Steered:
         there = np.concatenate([start + file.all_here(self._fields) for start, file in zip(starts, files, strict=True)])
         # What opening reads, and columns, stay.
         kept = sum(file.charge for file in files) - int(self._sizes[there].sum())
-        limit = (self._source.limit or 0) - kept
+        limit = (self._source.store.cache_size or 0) - kept
         if least_limit(self._order, self._sizes, 1, epoch=epoch) > limit:
             return None
         return Start(first, limit, steps_ahead(self._order, self._sizes, limit), there)
@@ -238,7 +238,8 @@ class Steered:
     def _name(self, sampler: FastRecordBatchSampler, epoch: int, place: _Place) -> str:
         """Name what the ranks of the node do together: the same for all of them."""
         order = {**sampler.state_dict(0), "epoch": epoch, "affinity": sampler.affinity}
-        about = [self._source.store.url, self._source.limit, self._fields, order, place.node, place.nodes, place.ranks]
+        url, limit = self._source.folder.url, self._source.store.cache_size
+        about = [url, limit, self._fields, order, place.node, place.nodes, place.ranks]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 
     def _step(self, request: BatchRequest) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fastrecord.checks import choice, integer
 from fastrecord.schema import FieldType
 from fastrecord.store import is_url
+from fastrecord.store.store import Store
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Mode = Literal["create", "append", "resume", "overwrite"]
@@ -32,7 +33,7 @@ class Input:
             litdata, lmdb, mds, n5, numpy, pairs, parquet, recordio, tfrecord, torch, webdataset, zarr,
             or one of another package. auto looks at the source.
         settings: Settings of the format, by name; docs/formats.md lists them.
-        store: Options of the object store, as for `FastRecordDataset`.
+        store: Options of the object store.
 
     Raises:
         ValueError: there is no source.
@@ -41,7 +42,7 @@ class Input:
     source: Any
     format: str = "auto"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    store: Mapping[str, Any] | None = None
+    store: Store | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.source, (list, tuple)) and not self.source:
@@ -122,7 +123,7 @@ class Output:
         commit_bytes: Commit durably each time so many bytes have been written.
         staging: If the output is a URL: the folder in which shards are made before they are sent, at
             most three at a time. By default where temporary files belong.
-        store: Options of the object store, as for `FastRecordDataset`.
+        store: Options of the object store.
 
     Raises:
         TypeError, ValueError: a value is not allowed, or two contradict each other.
@@ -133,7 +134,7 @@ class Output:
     shard_size: int | None = None
     commit_bytes: int = 1 << 30
     staging: PathLike | None = None
-    store: Mapping[str, Any] | None = None
+    store: Store | None = None
 
     def __post_init__(self) -> None:
         choice("mode", self.mode, get_args(Mode))

@@ -249,7 +249,7 @@ def destination(out: str, output: Output) -> Iterator[tuple[str, Mode, Upload | 
         return
     from fastrecord.files.upload import Upload
 
-    with Upload(out, output.mode, sharded=output.sharded, staging=output.staging, options=output.store) as upload:
+    with Upload(out, output.mode, sharded=output.sharded, staging=output.staging, store=output.store) as upload:
         yield upload.base, "resume", upload
 
 

@@ -45,7 +45,7 @@ from fastrecord.store.marks import (
     remove,
     write_whole,
 )
-from fastrecord.store.requests import PAGE, Store
+from fastrecord.store.requests import PAGE, RemoteFolder
 from fastrecord.store.threads import start
 
 _STATE = "fastrecord-cache"
@@ -68,7 +68,7 @@ _GENERATION, _USED, _SESSION, _GIVING, _WAITING = 0, 1, 2, 255, slice(256, 512)
 _MOST_OPEN = max(4, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
 
 # What a copy is of: a store, and content.
-_Key = tuple[Store, str]
+_Key = tuple[RemoteFolder, str]
 
 
 class Hold:
@@ -158,7 +158,7 @@ class Cache:
         """Whether copies stay when this process ends."""
         return self._change >= 0
 
-    def file(self, store: Store, shard: Part, head: Head | None = None) -> CachedFile:
+    def file(self, store: RemoteFolder, shard: Part, head: Head | None = None) -> CachedFile:
         """Return the copy of a shard: the same object for the same store and content.
 
         Args:
@@ -188,7 +188,7 @@ class Cache:
         del closed  # without the lock: it takes time
         return found
 
-    def facts(self, store: Store, shard: Part) -> Facts:
+    def facts(self, store: RemoteFolder, shard: Part) -> Facts:
         """Return what is known of a copy; nothing is opened."""
         key = _key(store, shard)
         if self.is_named:
@@ -196,7 +196,7 @@ class Cache:
         file = self._files.get(key)  # what is known of one without a name ends with it
         return Facts() if file is None else file.facts
 
-    def traffic(self, store: Store) -> Traffic:
+    def traffic(self, store: RemoteFolder) -> Traffic:
         """Return what counts the bytes of a store."""
         return self._traffic.setdefault(store.url, Traffic())
 
@@ -543,13 +543,13 @@ class Cache:
         part = part_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.
-            file = CachedFile(Store(Url(self._place)), part, place, self, Traffic())
+            file = CachedFile(RemoteFolder(Url(self._place)), part, place, self, Traffic())
         try:
             return file if file is not None and file.open_here() and file.place == place else None
         except (OSError, FastRecordError):  # who reads from it raises the error
             return None
 
 
-def _key(store: Store, shard: Part) -> _Key:
+def _key(store: RemoteFolder, shard: Part) -> _Key:
     # The content, not the place: two URLs of one shard share a copy.
     return store, f"{shard.file_id}-{shard.commit}-{shard.footer_crc:08x}"

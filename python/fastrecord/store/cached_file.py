@@ -63,7 +63,7 @@ from fastrecord.store.marks import (
     set_session,
     write_whole,
 )
-from fastrecord.store.requests import PAGE, PART, Store, at_once, is_forked, submit
+from fastrecord.store.requests import PAGE, PART, RemoteFolder, at_once, is_forked, submit
 from fastrecord.store.stretches import Numbers, Stretches, grouped, lacking, merged, pairs_of, total
 
 # What is read from the end of a file at first: its columns, if it is not large.
@@ -99,7 +99,7 @@ class Head:
     size: int
 
     @classmethod
-    def ask(cls, store: Store, name: str) -> Self:
+    def ask(cls, store: RemoteFolder, name: str) -> Self:
         """Read the first page and the end of a file of which nothing is known, side by side.
 
         Raises:
@@ -111,7 +111,7 @@ class Head:
             raise Code.REPLACED.error(f"{store.where(name)}: changed while it was opened: open it again")
         return cls(bytes(first.data), bytes(last.data), last.etag, last.size)
 
-    def commit(self, store: Store, name: str) -> tuple[Part, Stretches]:
+    def commit(self, store: RemoteFolder, name: str) -> tuple[Part, Stretches]:
         """Return what the footer says of the file, and where the rest of what opening reads lies.
 
         Raises:
@@ -207,7 +207,7 @@ class CachedFile:
 
     def __init__(
         self,
-        store: Store,
+        store: RemoteFolder,
         shard: Part,
         place: str | None,
         room: Room,

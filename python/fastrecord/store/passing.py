@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self
@@ -30,7 +30,8 @@ from fastrecord._core import (
 from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.store.cached_file import Head, Here
-from fastrecord.store.requests import PAGE, Store, submit
+from fastrecord.store.requests import PAGE, RemoteFolder, submit
+from fastrecord.store.store import Store
 from fastrecord.store.stretches import Numbers, Stretches, merged, pairs_of
 
 # Bytes of payloads that are brought at once; twice as many are here at a time.
@@ -66,7 +67,7 @@ class Passing:
         FastRecordError: the store does not answer. OSError: no room for temporary files.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: RemoteFolder, name: str) -> None:
         self.where, self._store, self._name = as_name(store.where(name)), store, name
         head = Head.ask(store, name)
         shard, rest = head.commit(store, name)
@@ -87,9 +88,9 @@ class Passing:
             raise
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
+    def of(cls, url: str, store: Store | None = None) -> Self:
         """Open the file of a URL."""
-        return cls(*Store.of_file(url, options))
+        return cls(*RemoteFolder.of_file(url, store))
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""`Store`: the requests that a folder of an object store answers, retried and checked.
+"""`RemoteFolder`: the requests that a folder of an object store answers, retried and checked.
 
 Everything that talks to the network is in this module. It uses obstore, whose threads do not survive
 a fork: in a forked child, requests are made by a helper process (`helper`).
@@ -44,6 +44,7 @@ from fastrecord.store.failures import (
     said,
     status_of,
 )
+from fastrecord.store.store import Store
 from fastrecord.store.threads import Threads
 
 _T = TypeVar("_T")
@@ -75,7 +76,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Store:
+class RemoteFolder:
     """A folder of an object store.
 
     Attributes:
@@ -90,20 +91,20 @@ class Store:
     file: Url | None = None
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, Any] | None = None) -> Store:
-        """Return the store of a folder's URL.
+    def of(cls, url: str, store: Store | None = None) -> RemoteFolder:
+        """Return the folder of a URL.
 
         Raises:
-            FastRecordError: a store would make something else of the URL.
+            FastRecordError: a store would make something else of the URL. TypeError: `store` is not a `Store`.
         """
         folder = Url(url).refuse_wrong()
-        return cls(folder, {**folder.options, **(options or {})})
+        return cls(folder, _options(folder, store))
 
     @classmethod
-    def of_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
-        """Return the store of a file's URL, and the file's name in it; errors as in `of`."""
+    def of_file(cls, url: str, store: Store | None = None) -> tuple[RemoteFolder, str]:
+        """Return the folder of a file's URL, and the file's name in it; errors as in `of`."""
         file = Url(url).refuse_wrong()
-        return cls(file.folder, {**file.options, **(options or {})}, file if file.is_web else None), file.name
+        return cls(file.folder, _options(file, store), file if file.is_web else None), file.name
 
     def __hash__(self) -> int:
         return hash(self.url)
@@ -263,6 +264,14 @@ class Store:
         return str(self.file or self.url.at(name))
 
 
+def _options(url: Url, store: Store | None) -> dict[str, Any]:
+    if store is None:
+        return dict(url.options)
+    if not isinstance(store, Store):
+        raise TypeError(f"store is a fastrecord.Store, not {type(store).__name__}")
+    return {**url.options, **store.options}
+
+
 # The process whose obstore has threads.
 _process: int | None = None
 
@@ -281,7 +290,7 @@ def _where_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
     return function(*arguments)
 
 
-def _known(has_answered: bool, function: Callable[..., _T], store: Store, *arguments: Any) -> _T:
+def _known(has_answered: bool, function: Callable[..., _T], store: RemoteFolder, *arguments: Any) -> _T:
     """Call a function in a process that may not know whether the store has answered another one."""
     if has_answered:
         _answered.add(store)
@@ -307,7 +316,7 @@ def _obstore() -> Any:
 
 
 @cache
-def _opened(store: Store, sending: bool = False) -> Any:
+def _opened(store: RemoteFolder, sending: bool = False) -> Any:
     """Return obstore's own store, of files that are sent in parts, or of everything else.
 
     `_asked` makes requests again. Only parts that are sent are left to obstore: else all others would be sent again.
@@ -353,14 +362,14 @@ def _opened(store: Store, sending: bool = False) -> Any:
         raise _cannot_open(store, what) from None
 
 
-def _cannot_open(store: Store, why: str) -> Exception:
+def _cannot_open(store: RemoteFolder, why: str) -> Exception:
     return Code.STORE.error(f"{store.url}: no store can be opened: {why}: check the URL and the options")
 
 
 def _wrong(options: Mapping[str, Any]) -> str | None:
     """Return why obstore cannot take these options, if it would panic; their values may be secret."""
     if "retry_config" in options:
-        return "store_options has retry_config: retry_seconds says for how long requests are made again"
+        return "options has retry_config: retry_seconds says for how long requests are made again"
     if not isinstance(options.get("client_options") or {}, Mapping):
         return "client_options is a dict"
     for name, value in options.items():
@@ -371,7 +380,7 @@ def _wrong(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def setting(store: Store, name: str) -> float:
+def setting(store: RemoteFolder, name: str) -> float:
     """Return one of `_SETTINGS` of a store.
 
     Raises:
@@ -384,7 +393,7 @@ def setting(store: Store, name: str) -> float:
     raise _cannot_open(store, f"{name} is a number of seconds above 0")
 
 
-def _at(store: Store, name: str, *, sending: bool = False) -> tuple[Any, str]:
+def _at(store: RemoteFolder, name: str, *, sending: bool = False) -> tuple[Any, str]:
     """Return obstore's own store, and how it calls an object."""
     path = "" if store.file else store.url.object(name)
     return _opened(store, sending), path
@@ -451,7 +460,7 @@ def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:
     return _threads(os.getpid()).submit(function, *arguments)
 
 
-def _get(store: Store, name: str, start: int, length: int | None, etag: str | None) -> Answer:
+def _get(store: RemoteFolder, name: str, start: int, length: int | None, etag: str | None) -> Answer:
     wanted: dict[str, Any] = {}
     if start < 0:
         wanted["range"] = {"suffix": -start}
@@ -488,7 +497,7 @@ def _get(store: Store, name: str, start: int, length: int | None, etag: str | No
     return _asked(store, name, ask)
 
 
-def _get_changed(store: Store, name: str, etag: str | None) -> Answer | None:
+def _get_changed(store: RemoteFolder, name: str, etag: str | None) -> Answer | None:
     if etag is None:
         return _get(store, name, 0, None, None)
 
@@ -507,10 +516,10 @@ def _get_changed(store: Store, name: str, etag: str | None) -> Answer | None:
 
 
 # Stores that have answered a request.
-_answered: set[Store] = set()
+_answered: set[RemoteFolder] = set()
 
 
-def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
+def _asked(store: RemoteFolder, name: str, ask: Callable[[], _T]) -> _T:
     """Make a request, again while that can help and there is time; translate its errors."""
     errors = _obstore().exceptions
     where, attempt = store.where(name), 0
@@ -545,7 +554,7 @@ def _asked(store: Store, name: str, ask: Callable[[], _T]) -> _T:
 
 
 def _download(
-    store: Store,
+    store: RemoteFolder,
     name: str,
     stretches: Sequence[tuple[int, int]],
     place: str,
@@ -575,7 +584,7 @@ def _parts(stretches: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tupl
         yield part
 
 
-def _copy(store: Store, name: str, part: Sequence[tuple[int, int]], place: str, etag: str | None) -> int:
+def _copy(store: RemoteFolder, name: str, part: Sequence[tuple[int, int]], place: str, etag: str | None) -> int:
     first, length = part[0][0], sum(part[-1]) - part[0][0]
     # Opened before the request: a copy that is late must not write to what a name stands for by then.
     descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
@@ -595,7 +604,7 @@ def _copy(store: Store, name: str, part: Sequence[tuple[int, int]], place: str, 
         os.close(descriptor)
 
 
-def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | None], parallel: int) -> None:
+def _put(store: RemoteFolder, name: str, content: Any, mode: str | Mapping[str, str | None], parallel: int) -> None:
     obstore, in_parts = _obstore(), isinstance(content, Path) and not store.url.is_web
     if store.url.is_local:
         os.makedirs(store.url.path, exist_ok=True)
@@ -614,7 +623,7 @@ def _put(store: Store, name: str, content: Any, mode: str | Mapping[str, str | N
 
 
 @contextmanager
-def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | None]) -> Iterator[Any]:
+def _local_condition(store: RemoteFolder, name: str, mode: str | Mapping[str, str | None]) -> Iterator[Any]:
     """Yield the mode of a put; of files, obstore does not replace one on the condition that it is the one expected."""
     if not store.url.is_local or isinstance(mode, str):
         yield mode if isinstance(mode, str) else dict(mode)
@@ -629,7 +638,7 @@ def _local_condition(store: Store, name: str, mode: str | Mapping[str, str | Non
         os.close(descriptor)
 
 
-def _list(store: Store) -> list[tuple[str, int]]:
+def _list(store: RemoteFolder) -> list[tuple[str, int]]:
     def ask() -> list[tuple[str, int]]:
         found = _obstore().list_with_delimiter(_opened(store), _prefix(store))
         return sorted((as_name(name), size) for name, size in _inside(store, found["objects"]))
@@ -637,7 +646,7 @@ def _list(store: Store) -> list[tuple[str, int]]:
     return _listed(store, ask)
 
 
-def _tree(store: Store) -> tuple[list[str], list[tuple[str, int]]]:
+def _tree(store: RemoteFolder) -> tuple[list[str], list[tuple[str, int]]]:
     def ask() -> tuple[list[str], list[tuple[str, int]]]:
         prefix = _prefix(store)
         folders = _obstore().list_with_delimiter(_opened(store), prefix)["common_prefixes"]
@@ -648,12 +657,12 @@ def _tree(store: Store) -> tuple[list[str], list[tuple[str, int]]]:
     return _listed(store, ask)
 
 
-def _prefix(store: Store) -> str | None:
+def _prefix(store: RemoteFolder) -> str | None:
     """Return what the paths of all objects of a folder begin with, as the store's client has it."""
     return store.url.key if store.url.scheme in BUCKETS and store.url.key else None
 
 
-def _inside(store: Store, entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+def _inside(store: RemoteFolder, entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
     """Yield the path in the folder, and the bytes, of what was listed; not of the folder's own empty object."""
     start = f"{prefix}/" if (prefix := _prefix(store)) else ""
     for entry in entries:
@@ -661,7 +670,7 @@ def _inside(store: Store, entries: Iterable[Mapping[str, Any]]) -> Iterator[tupl
             yield entry["path"].removeprefix(start), entry["size"]
 
 
-def _listed(store: Store, ask: Callable[[], _T]) -> _T:
+def _listed(store: RemoteFolder, ask: Callable[[], _T]) -> _T:
     try:
         return _asked(store, "", ask)
     except FastRecordError as error:
@@ -672,7 +681,7 @@ def _listed(store: Store, ask: Callable[[], _T]) -> _T:
         ) from error
 
 
-def _delete(store: Store, names: Sequence[str]) -> None:
+def _delete(store: RemoteFolder, names: Sequence[str]) -> None:
     for number, name in enumerate(names):
         try:
             with suppress(FileNotFoundError):
@@ -682,7 +691,7 @@ def _delete(store: Store, names: Sequence[str]) -> None:
             raise
 
 
-def _replaced(store: Store, name: str) -> Exception:
+def _replaced(store: RemoteFolder, name: str) -> Exception:
     return Code.REPLACED.error(
         f"{store.where(name)}: has been replaced since this process began to read it: start again, and it reads the "
         "new one"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, cast
 
@@ -19,29 +18,11 @@ from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
 from fastrecord.store.marks import Part
-from fastrecord.store.requests import Store, asked_until_good
+from fastrecord.store.requests import RemoteFolder, asked_until_good
+from fastrecord.store.store import Store
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
-
-
-@dataclass(frozen=True)
-class Remote:
-    """How URLs are read.
-
-    Attributes:
-        folder: The cache's folder; None: without a cache.
-        limit: Bytes of the cache at most.
-        options: As in `Store`.
-    """
-
-    folder: str | None = None
-    limit: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def source(self, store: Store) -> Source:
-        """Return the source of a folder."""
-        return Source(store, self.folder, self.limit)
 
 
 class Source:
@@ -50,22 +31,22 @@ class Source:
     Pickles as its settings; another process opens the cache anew.
 
     Args:
-        store: The folder.
-        folder: The cache's folder; None: copies last as long as this process reads the data set.
-        limit: Bytes of the cache at most.
+        folder: The folder.
+        store: The cache. Without one, copies last as long as this process reads the data set.
 
     Attributes:
-        store, folder, limit: As given.
+        folder, store: As given.
     """
 
-    def __init__(self, store: Store, folder: str | None = None, limit: int | None = None) -> None:
-        self.store, self.folder, self.limit = store, folder, limit
+    def __init__(self, folder: RemoteFolder, store: Store | None = None) -> None:
+        self.folder, self.store = folder, Store() if store is None else store
         self._kept: Supply | None = None
 
     @property
     def cache(self) -> Cache:
         """The cache, opened at first use in each process."""
-        return _cache_of(self.folder, self.limit, _forks if self.folder is not None else 0)
+        folder = self.store.cache
+        return _cache_of(folder, self.store.cache_size, _forks if folder is not None else 0)
 
     def read(self, name: str, check: Callable[[bytes], object]) -> bytes:
         """Return the bytes of a manifest; `check` raises what is wrong with new ones, which are not kept then.
@@ -75,12 +56,12 @@ class Source:
         """
 
         def ask(etag: str | None) -> Answer | None:
-            answer = self.store.get_changed(name, etag)
+            answer = self.folder.get_changed(name, etag)
             if answer is not None:
                 check(bytes(answer.data))
             return answer
 
-        return self.cache.manifest(self.store.where(name), lambda etag: asked_until_good(partial(ask, etag)))
+        return self.cache.manifest(self.folder.where(name), lambda etag: asked_until_good(partial(ask, etag)))
 
     def keep(self, supply: Supply) -> None:
         """Keep what was read of a shard as long as this object lives."""
@@ -95,8 +76,8 @@ class Source:
         """
 
         def ask() -> Supply:
-            head = Head.ask(self.store, name)
-            shard, _ = head.commit(self.store, name)
+            head = Head.ask(self.folder, name)
+            shard, _ = head.commit(self.folder, name)
             return Supply(self, shard, head)
 
         return asked_until_good(ask)
@@ -107,24 +88,24 @@ class Source:
 
     def traffic(self) -> tuple[int, int]:
         """Return the bytes brought from the store, and found in the cache, by this process."""
-        traffic = self.cache.traffic(self.store)
+        traffic = self.cache.traffic(self.folder)
         return traffic.brought, traffic.found
 
     def count(self, found: int) -> None:
         """Count bytes of payloads that were in the cache when they were needed."""
-        self.cache.traffic(self.store).add(found=found)
+        self.cache.traffic(self.folder).add(found=found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source) and self.__getstate__() == other.__getstate__()
 
     def __hash__(self) -> int:
-        return hash(self.store)
+        return hash(self.folder)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.store, self.folder, self.limit
+        return self.folder, self.store
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.store, self.folder, self.limit = state
+        self.folder, self.store = state
         self._kept = None
 
 
@@ -145,14 +126,14 @@ class Supply:
     @property
     def passing(self) -> bool:
         """Whether values may be given up after they were read."""
-        return self.source.folder is not None
+        return self.source.store.cache is not None
 
     @property
     def file(self) -> CachedFile:
         """The local copy."""
         if self._file is not None:
             return self._file
-        file = self.source.cache.file(self.source.store, self.shard, self._head)
+        file = self.source.cache.file(self.source.folder, self.shard, self._head)
         if file.place is None:
             self._file = file
         return file
@@ -212,7 +193,7 @@ class Supply:
     def _facts(self) -> Facts:
         cache = self.source.cache
         if self._known is None or self._known[0] is not cache:
-            facts = cache.facts(self.source.store, self.shard)
+            facts = cache.facts(self.source.folder, self.shard)
             if not cache.is_named:
                 return facts  # of this copy only
             self._known = cache, facts
@@ -225,7 +206,7 @@ class Supply:
     def side_kinds(self, field: str, records: Sequence[int]) -> NDArray[np.int64]:
         """Return what `side_kinds` does, and bring only these records for it."""
         _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
-        shard, where = self.shard, self.source.store.where(self.shard.name)
+        shard, where = self.shard, self.source.folder.where(self.shard.name)
         about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
         with open_shard(as_name(where), "mmap", False, *about, Here(self.open())) as reader:
             return side_kinds(reader, field, records)

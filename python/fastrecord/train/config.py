@@ -247,7 +247,7 @@ class TrainConfig:
         """Return the settings with options of the store in the URLs to read, where no file or log shows them.
 
         Args:
-            options: As `store_options` of `FastRecordDataset`; they replace all that the URLs had.
+            options: As in `fastrecord.Store`; they replace all that the URLs had.
         """
         if not options:
             return self

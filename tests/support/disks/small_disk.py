@@ -315,7 +315,7 @@ def export(disk: Path, work: Path) -> None:
 @scenario
 def cache(disk: Path, work: Path) -> None:
     write_rows(work / "in.frec", 400, largest=8_000)
-    options: dict[str, Any] = {"fields": ("data",), "cache": disk / "cache", "cache_size": "1GB"}
+    options: dict[str, Any] = {"fields": ("data",), "store": fr.Store(cache=disk / "cache", cache_size="1GB")}
     ballast = Ballast(disk)
     dataset = fr.FastRecordDataset((work / "in.frec").as_uri(), **options)
     for _ in range(2):

@@ -97,13 +97,13 @@ class _Round:
         assert len(names) == 3, names
         self._read(self._url)
         here = self._folder / "copy"
-        fr.files.copy(self._url, here, store_options=self._options)
+        fr.files.copy(self._url, here, store=fr.Store(self._options))
         sibling = f"{self._url[:-1]}#copy?%23"
-        fr.files.copy(here, sibling, store_options=self._options)
+        fr.files.copy(here, sibling, store=fr.Store(self._options))
         assert self._only_below(sibling) == names
         self._read(sibling)
         shutil.rmtree(here)
-        assert fr.files.check_manifest(sibling, store_options=self._options) == []
+        assert fr.files.check_manifest(sibling, store=fr.Store(self._options)) == []
         if self._number % 3 == 0:
             mine = {f"{self._key(self._url)}{name}" for name in names}
             self._seen = {key: tag for key, tag in self._seen.items() if key not in mine}
@@ -115,13 +115,15 @@ class _Round:
         # Larger than what is asked for of a file's end: s3s-fs refuses more than there is.
         items = [{"value": self._number, "at": at, "data": bytes(40_000)} for at in range(4)]
         staging = self._folder / "staging"
-        pack_with(items, self._url, format="dataset", shards=shards, staging=staging, store=self._options, **options)
+        pack_with(
+            items, self._url, format="dataset", shards=shards, staging=staging, store=fr.Store(self._options), **options
+        )
 
     def _read(self, url: str) -> None:
-        dataset = fr.FastRecordDataset(url, fields=("value", "at"), store_options=self._options)
+        dataset = fr.FastRecordDataset(url, fields=("value", "at"), store=fr.Store(self._options))
         assert [dataset[at] for at in range(len(dataset))] == [{"value": self._number, "at": at} for at in range(4)]
         shard = dataset.readers[0].path
-        with Passing.of(shard, self._options) as passing:  # one file: `info`, `verify`
+        with Passing.of(shard, fr.Store(self._options)) as passing:  # one file: `info`, `verify`
             assert passing.reader.path == shard
             assert passing.verify()["ok"]
 

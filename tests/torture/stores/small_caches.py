@@ -19,7 +19,6 @@ import numpy as np
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
-from fastrecord.store.supply import Remote
 from tests.torture.experiment import Experiment, Outcome
 from tests.torture.processes import apart, print_outcome
 
@@ -48,7 +47,7 @@ def _write(folder: Path, shards: int) -> None:
 def _read(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     """Read some rows several times, as one of several threads; count what comes."""
     draws, found = random.Random(seed), Counter[str]()
-    shards = Shards.open(url, remote=Remote(cache, size))
+    shards = Shards.open(url, store=fr.Store(cache=cache, cache_size=size))
     for _ in range(_READS):
         _go_on()
         rows = np.array(sorted(draws.sample(range(len(shards)), draws.choice((1, 2, 4, 6)))))
@@ -70,7 +69,7 @@ def _go_on() -> None:
 def _load(url: str, cache: str, size: int, seed: str) -> Counter[str]:
     """Read an epoch by a loader; a cache that is large enough has a plan."""
     draws, count = random.Random(seed), 0
-    dataset = fr.FastRecordDataset(url, fields=("data", "row"), cache=cache, cache_size=size)
+    dataset = fr.FastRecordDataset(url, fields=("data", "row"), store=fr.Store(cache=cache, cache_size=size))
     loader = fr.FastRecordLoader(dataset, 4, shuffle=draws.choice((True, fr.Blocks(window=2))))
     try:
         for batch in loader:

@@ -100,7 +100,7 @@ class _Sends(_Job):
 
     def once(self, here: Path, url: str) -> None:
         del here  # the copy is in the store
-        fr.files.copy(self._src, url, store_options=self.options)
+        fr.files.copy(self._src, url, store=fr.Store(self.options))
 
     def look(self, here: Path, url: str) -> None:
         del here
@@ -119,7 +119,7 @@ class _Fetches(_Job):
 
     def once(self, here: Path, url: str) -> None:
         del url
-        fr.files.copy(self._url, here / "back", store_options=self.options)
+        fr.files.copy(self._url, here / "back", store=fr.Store(self.options))
 
     def look(self, here: Path, url: str) -> None:
         del url
@@ -146,14 +146,14 @@ class _Packs(_Job):
         return super().run(fault)
 
     def _pack(self, here: Path, url: str) -> None:
-        pack_with(self._src, url, shards=2, mode="overwrite", staging=here / "staging", store=self.options)
+        pack_with(self._src, url, shards=2, mode="overwrite", staging=here / "staging", store=fr.Store(self.options))
 
     def once(self, here: Path, url: str) -> None:
         self._pack(here, url)
 
     def look(self, here: Path, url: str) -> None:
         back = here / "back"
-        summary = fr.files.copy(url, back, store_options=self.options)
+        summary = fr.files.copy(url, back, store=fr.Store(self.options))
         if summary.shards != 2:
             raise AssertionError(f"{summary.shards} shards")
         found = [row for path in sorted(back.glob("*.frec")) for row in records(path)]
@@ -177,7 +177,7 @@ class _Trains(_Job):
     def once(self, here: Path, url: str) -> None:
         del url
         dataset = fr.FastRecordDataset(
-            self._url, fields=("number", "data"), cache=here / "cache", store_options=self.options
+            self._url, fields=("number", "data"), store=fr.Store(self.options, cache=here / "cache")
         )
         loader = fr.FastRecordLoader(dataset, 7, threads=1)
         self._seen = {

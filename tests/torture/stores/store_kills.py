@@ -29,7 +29,6 @@ from tqdm import tqdm
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
-from fastrecord.store.supply import Remote
 from tests.conftest import encode
 from tests.support.machines.stores import Server, started
 from tests.support.packing import pack_with, records, write
@@ -290,7 +289,7 @@ class _Sends(_Story):
         url = f"s3://bucket/{name}"
         old = self.stage.folder / "train"
         if self.stage.rng.random() < 0.5:
-            fr.files.copy(old, url, store_options=store.options)
+            fr.files.copy(old, url, store=fr.Store(store.options))
         for _ in range(self.stage.rounds()):
             for survivor in self.kill_some([self.stage.start(victims.send, str(self._whole), url, store.options)]):
                 survivor.end()
@@ -310,8 +309,7 @@ class _Sends(_Story):
             if self._whole in allowed and len([*allowed]) == 1:
                 raise AssertionError("the copy has ended, and there is no manifest")
             return
-        remote = Remote(options=self.stage.server.options)
-        shards = Shards.open(f"s3://bucket/{name}", remote=remote)
+        shards = Shards.open(f"s3://bucket/{name}", store=fr.Store(self.stage.server.options))
         if shards.ends.tolist() not in [Shards.open(folder).ends.tolist() for folder in allowed]:
             raise AssertionError(f"shards that end at {shards.ends}")
 
@@ -350,7 +348,7 @@ class _Packs(_Story):
 
     def _look(self, name: str) -> None:
         """Compare the data set with an undisturbed pack; nothing else may be there."""
-        shards = Shards.open(f"s3://bucket/{name}", remote=Remote(options=self.stage.server.options))
+        shards = Shards.open(f"s3://bucket/{name}", store=fr.Store(self.stage.server.options))
         found = read_values(shards, np.arange(int(shards.ends[-1])), ["image", "label", "key"], verify=True)
         rows = [*zip(map(bytes, found["image"]), found["label"].tolist(), found["key"], strict=True)]
         if rows != self._expected:

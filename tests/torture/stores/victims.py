@@ -20,7 +20,6 @@ import numpy as np
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
-from fastrecord.store.supply import Remote
 from tests.support.packing import pack_with
 
 SHARDS, EACH = 4, 60
@@ -49,7 +48,7 @@ class Reading:
     def dataset(self) -> fr.FastRecordDataset:
         """Open the data set."""
         return fr.FastRecordDataset(
-            self.url, fields=FIELDS, cache=self.cache, cache_size=self.limit, store_options=self.options
+            self.url, fields=FIELDS, store=fr.Store(self.options, cache=self.cache, cache_size=self.limit)
         )
 
 
@@ -99,7 +98,7 @@ def _checksum(number: int) -> int:
 def download(conn: Connection, reading: Reading, seed: int) -> None:
     """Read all records in some order, as a loader's threads do."""
     conn.send(None)
-    shards = Shards.open(reading.url, remote=Remote(reading.cache, reading.limit, reading.options))
+    shards = Shards.open(reading.url, store=fr.Store(reading.options, reading.cache, reading.limit))
     order = np.random.default_rng(seed).permutation(len(shards))
     for start in range(0, len(order), _READ):
         rows = order[start : start + _READ]
@@ -111,7 +110,7 @@ def download(conn: Connection, reading: Reading, seed: int) -> None:
 
 def hold_open(conn: Connection, reading: Reading, seed: int) -> None:
     """Have the cache open, so that no start of another process is the first one; then read all records."""
-    shards = Shards.open(reading.url, remote=Remote(reading.cache, reading.limit, reading.options))
+    shards = Shards.open(reading.url, store=fr.Store(reading.options, reading.cache, reading.limit))
     read_values(shards, np.arange(1), ["data"], verify=True)
     conn.send(None)
     conn.recv()
@@ -152,10 +151,10 @@ def each_once(parts: Iterable[Sequence[Sequence[int]]]) -> None:
 def pack(conn: Connection, src: str, url: str, staging: str, options: Mapping[str, Any]) -> None:
     """Pack a folder of images into a store, or continue it."""
     conn.send(None)
-    pack_with(src, url, shards=SHARDS, mode="resume", staging=staging, store=options)
+    pack_with(src, url, shards=SHARDS, mode="resume", staging=staging, store=fr.Store(options))
 
 
 def send(conn: Connection, src: str, dst: str, options: Mapping[str, Any]) -> None:
     """Copy a data set to a store, or from there."""
     conn.send(None)
-    fr.files.copy(src, dst, overwrite=True, store_options=options)
+    fr.files.copy(src, dst, overwrite=True, store=fr.Store(options))

@@ -9,7 +9,7 @@ from typing import Any, Self
 from fastrecord.interchange.files.image_files import ImageFiles
 from fastrecord.interchange.files.listing import UNREADABLE, list_classes
 from fastrecord.interchange.source import Rows
-from fastrecord.store.requests import Store, at_once
+from fastrecord.store.requests import RemoteFolder, at_once
 
 # So many files are brought at once, and so many bytes unless one has more.
 _AT_ONCE, _BYTES_AT_ONCE = 64, 32 << 20
@@ -18,7 +18,7 @@ _AT_ONCE, _BYTES_AT_ONCE = 64, 32 << 20
 class StoredFiles(ImageFiles):
     """The files of class folders in an object store, brought a few at a time."""
 
-    store: Store
+    store: RemoteFolder
     objects: dict[str, int]
 
     def place(self, number: int) -> str:
@@ -58,7 +58,7 @@ class StoredFiles(ImageFiles):
             self.listing.bad[key] = f"{UNREADABLE}: {err.strerror}"
 
 
-def list_bucket(store: Store, *, allow_empty_classes: bool = False) -> StoredFiles:
+def list_bucket(store: RemoteFolder, *, allow_empty_classes: bool = False) -> StoredFiles:
     """List class folders of an object store, in the order in which `list_folder` lists a folder.
 
     Args:

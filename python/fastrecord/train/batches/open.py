@@ -9,6 +9,7 @@ from typing import Any
 from fastrecord import FastRecordDataset, FastRecordError
 from fastrecord.dataset.shards import at_snapshots
 from fastrecord.errors import Code
+from fastrecord.store.store import Store
 from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
 from fastrecord.train.batches.native import NativeBatches
@@ -149,8 +150,7 @@ def _open(
             transform=transform,
             classes=classes,
             allow_incomplete=config.allow_incomplete,
-            cache=config.cache,
-            cache_size=config.cache_size,
+            store=Store(cache=config.cache, cache_size=config.cache_size),
         )
         targets = dataset.targets
     except (FastRecordError, ValueError) as error:
