@@ -69,7 +69,7 @@ def test_a_command_without_threads_does_its_work_in_the_calling_one(folder: Path
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_STACK)[1] != -1, reason="the stack is limited")
 @pytest.mark.parametrize(
     "command",
-    ["pack images out.frec", "index a.frec", "bench a.frec --seconds 0.1 --batch-size 1"],
+    ["pack images out.frec", "index a.frec", "bench a.frec --seconds 0.1"],
 )
 def test_a_command_that_needs_threads_names_the_limits(folder: Path, command: str) -> None:
     before = names(folder)

@@ -260,4 +260,4 @@ def test_info_says_how_many_images_have_an_index(path: Path) -> None:
     assert "crops" not in good("info", path)
     good("index", path)
     assert json.loads(good("info", "--json", path))["crops"]["image"]["crop_index"] == 8
-    assert "  crops     image 8 with a crop index, of 10 looked at" in good("info", path)
+    assert "  stored    image 8 with a crop index, of 10 looked at" in good("info", path)

@@ -304,5 +304,5 @@ def test_the_command_merges_and_reports(one: Path, two: Path, tmp_path: Path) ->
 def test_the_command_names_what_is_wrong(one: Path, tmp_path: Path) -> None:
     images = write_images(tmp_path / "images.frec", [0])
     assert "no field 'data', which" in failed("merge", one, images, "-o", tmp_path / "out.frec")
-    assert "--out" in failed("merge", one, status=2)
+    assert "Missing argument 'OUT'" in failed("merge", one, status=2)
     assert "FILE" in failed("merge", "-o", tmp_path / "out.frec", status=2)

@@ -65,7 +65,7 @@ def test_the_command_shuffles_and_reports(source: Path, tmp_path: Path) -> None:
     assert again["records"] == 500
     assert rows(out) == rows(tmp_path / "again.frec")
     assert "exists already" in failed("shuffle", source, out)
-    assert "not in the range" in failed("shuffle", source, out, "--seed", "-1", status=2)
+    assert "--seed is from 0" in failed("shuffle", source, out, "--seed", "-1", status=2)
     assert "Missing argument 'OUT'" in failed("shuffle", source, status=2)
     assert "given twice" in failed("shuffle", source, out, "-o", out, status=2)
     good("shuffle", source, "-o", tmp_path / "named.frec", "--seed", "9")

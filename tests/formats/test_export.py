@@ -159,7 +159,7 @@ def test_all_fields_that_a_format_cannot_hold_are_named_at_once(tmp_path: Path) 
     [
         (["-f", "jsonlines", "--set", "level=3"], "JSON Lines has no setting 'level': its settings are none"),
         (["-f", "jsonlines", "--set", "level"], "'level' is not NAME=VALUE"),
-        (["-f", "jsonlines", "--shard-size", "0"], "'0' is not a size"),
+        (["-f", "jsonlines", "--shard-size", "0"], "--shard-size is from 1"),
         ([], "Missing option '--format'"),
     ],
 )

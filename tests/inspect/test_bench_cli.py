@@ -8,14 +8,13 @@ import re
 import signal
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fastrecord as fr
-from fastrecord.inspect.benchmark import Report, Row, _load, _Sample, bench
+from fastrecord.inspect.benchmark import Report, Row, _Sample, bench
 from fastrecord.inspect.page_cache import cached_share, drop_from_cache
 from fastrecord.inspect.verdict import judge
 from tests.conftest import encode, write_bytes, write_images
@@ -35,7 +34,7 @@ def measured(*arguments: object) -> dict[str, Any]:
 
 
 def test_all_rows_are_there_and_agree_with_each_other(packed: Path) -> None:
-    report = measured(packed, "--threads", 2, "--size", 32, "--batch-size", 5)
+    report = measured(packed, "--threads", 2, "--size", 32)
     rows = [(row["name"], row["threads"]) for row in report["rows"]]
     assert rows == [
         ("read", 2), ("views", 1), ("copies", 1), ("copies", 2), ("decode", 1), ("decode", 2), ("load", 1), ("load", 2),
@@ -101,14 +100,10 @@ def test_images_that_cannot_be_decoded_are_counted_and_left_out(tmp_path: Path) 
 
 
 def test_python_and_the_command_report_the_same(packed: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
+    seen: list[tuple[int, int]] = []
     report = bench(packed, seconds=0.3, threads=1, size=8, progress=lambda *step: seen.append(step))
-    assert (
-        [name for name, _, _ in seen]
-        == [row.name for row in report.rows]
-        == ["read", "views", "copies", "decode", "load"]
-    )
-    assert [(done, total) for _, done, total in seen] == [(done, 5) for done in range(5)]
+    assert [row.name for row in report.rows] == ["read", "views", "copies", "decode", "load"]
+    assert seen == [(done, 5) for done in range(5)]
     assert set(report.to_dict()) | {"verdict"} == set(measured(packed, "--threads", 1, "--size", 8))
 
 
@@ -190,6 +185,7 @@ def report() -> Report:
         cpus=8,
         machine_cpus=8,
         memory=200_000_000_000,
+        size=224,
         cold=False,
         cached=1.0,
         mean_bytes=100_000.0,
@@ -275,9 +271,7 @@ def test_files_and_fields_that_cannot_be_measured_are_errors(tmp_path: Path, pac
         bench(packed, seconds=0)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--seconds", "0"), ("--seconds", "nan"), ("--threads", "0"), ("--size", "0"), ("--batch-size", "0")]
-)
+@pytest.mark.parametrize("arguments", [("--seconds", "0"), ("--seconds", "nan"), ("--threads", "0"), ("--size", "0")])
 def test_numbers_that_make_no_sense_are_wrong_usage(packed: Path, arguments: tuple[str, str]) -> None:
     assert arguments[0] in failed("bench", packed, *arguments, status=2)
 
@@ -286,12 +280,11 @@ def test_numbers_that_make_no_sense_are_wrong_usage(packed: Path, arguments: tup
 @pytest.mark.parametrize("step", ["copies", "decode", "load"])
 def test_ctrl_c_ends_each_step(packed: Path, report: Report, step: str) -> None:
     with fr.Reader(packed) as reader:
-        sample = _Sample(reader, report, batch_size=4)
-        run = partial(_load, packed, report, sample, size=16) if step == "load" else getattr(sample, step)
+        sample = _Sample(reader, report)
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
             with pytest.raises(KeyboardInterrupt):
-                run(budget=600.0, threads=2)
+                getattr(sample, step)(600.0, 2)
         finally:
             timer.cancel()

@@ -385,7 +385,7 @@ def test_the_disk_of_a_partition_is_the_whole_disk(tmp_path: Path) -> None:
 
 def test_doctor_prints_one_json_object_of_the_same_keys_always(packed: Path) -> None:
     told = json.loads(good("doctor", "--json", packed, packed))
-    assert list(told) == ["versions", "machine", "files", "findings"]
+    assert list(told) == ["versions", "machine", "files", "stores", "findings"]
     assert [file["file"] for file in told["files"]] == [str(packed)] * 2
     assert list(told["files"][0]) == [
         "file", "error", "size", "mode", "mappable", "resident", "pieces", "mount", "disk", "writer", "records",

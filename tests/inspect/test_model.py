@@ -177,7 +177,7 @@ def report(**options: Any) -> Report:
     rows = [Row("read", 2, 1000, 100_000_000, 0.25, 0.1), Row("load", 1, 1000, 100_000_000, 2.0, 2.0)]
     defaults: dict[str, Any] = {"cached": 0.0, "mean_bytes": 100_000.0, "rows": rows}
     about: dict[str, Any] = {"file": "x.frec", "records": 50_000, "nbytes": 1, "field": "image", "kind": "image"}
-    return Report(**about, cpus=4, machine_cpus=8, memory=None, cold=True, **{**defaults, **options})
+    return Report(**about, size=224, cpus=4, machine_cpus=8, memory=None, cold=True, **{**defaults, **options})
 
 
 def test_a_report_gives_images_bytes_decoding_cores_and_the_disk() -> None:

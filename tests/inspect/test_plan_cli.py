@@ -23,6 +23,11 @@ HAL = shlex.split(
 )
 
 
+@pytest.fixture(autouse=True)
+def _in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastrecord.cli.plan._SECONDS", 0.4)
+
+
 def test_a_plan_names_rates_limit_and_remedy() -> None:
     text = good("plan", *HAL)
     plan = planned(gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40)
@@ -48,9 +53,7 @@ def test_options_reach_the_plan_in_their_units() -> None:
 
 
 def test_measure_takes_this_machines_rates(packed: Path) -> None:
-    found = json.loads(
-        good("plan", "--gpus", 1, "--gpu-rate", 50, "--batch", 4, "--measure", packed, "--seconds", 0.4, "--json")
-    )
+    found = json.loads(good("plan", "--gpus", 1, "--gpu-rate", 50, "--batch", 4, "--measure", packed, "--json"))
     assert (found["stored"], found["setup"]["images"]) == ("measured", 12)
     sizes = [len(record["image"]) for record in fr.Reader(packed)]
     assert found["setup"]["image_bytes"] == pytest.approx(sum(sizes) / 12)
@@ -61,14 +64,14 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--gpus 8", "gpu or gpu_rate is required"),
+        ("--gpus 8", "--gpu or --gpu-rate is required"),
         (
             "--gpus 8 --gpu H900",
             "known, only of K80, P100, V100, A100, H100, H100-PCIE: give the rate that you measured",
         ),
         ("--gpus 10 --nodes 4 --gpu V100 --net 1Gb/s", "10 GPUs do not divide among 4 nodes"),
         ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),
-        ("--gpus 8 --gpu V100 --cold", "--cold is for --measure"),
+        ("--gpus 8 --gpu V100 --window 8", "--window is for --cache"),
         ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
     ],
 )
@@ -112,7 +115,7 @@ def test_the_programs_of_the_page_run(
     shutil.copy(packed, "train.frec")
     page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     (shell,), (python,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("sh", "python"))
-    for line in shell.replace("\\\n", " ").replace("--seconds 2", "--seconds 0.4").splitlines():
+    for line in shell.replace("\\\n", " ").splitlines():
         program, *arguments = shlex.split(line)
         assert program == "fastrecord"
         command(line, *arguments)

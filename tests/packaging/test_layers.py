@@ -34,7 +34,7 @@ FLOORS = {
         _core
         checks errors fixed lazy logs names terminal
         recode schema store transforms
-        look
+        look options
         dataset interchange
         formats files sampler
         packing

@@ -79,9 +79,9 @@ def test_a_folder_that_a_url_names_is_written_like_a_store(tmp_path: Path) -> No
 def test_doctor_measures_a_store(environment: Server, stored: Data) -> None:
     environment.latency = 0.02
     out = good("doctor", stored.url)
-    assert out.startswith(f"{stored.url}\n")
-    assert [line.split("  ")[1].strip() for line in out.splitlines()[1:]][:2] == ["latency", "one request"]
-    (found,) = map(json.loads, good("doctor", "--json", stored.url).splitlines())
+    about = out.split(f"\n{stored.url}\n")[1]
+    assert [line.split("  ")[1].strip() for line in about.splitlines()[:2]] == ["latency", "one request"]
+    (found,) = json.loads(good("doctor", "--json", stored.url))["stores"]
     assert found["url"] == stored.url
     assert found["latency"] >= 0.02
     assert min(found["one"], found["parallel"]) > 1e5

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import click
 
 from fastrecord._core import FastRecordError, __version__, deliver_events
-from fastrecord.cli.text import say, unwritten
-from fastrecord.errors import Code, system_text
+from fastrecord.cli.text import describe, say, unwritten
+from fastrecord.errors import Code
 from fastrecord.store.address import without_secrets
 from fastrecord.store.option import store_option
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
@@ -25,23 +25,23 @@ from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_strea
 _COMMANDS = {
     "pack": ("packing", "Pack a folder of images into one file."),
     "import": ("packing", "Store the records of another format in one file."),
-    "info": ("inspect", "Show what files hold."),
-    "ls": ("inspect", "List the records of a file."),
-    "head": ("look", "Show the first records of a file, with all fields."),
+    "info": ("info", "Show what files hold."),
+    "ls": ("info", "List the records of a file."),
+    "head": ("info", "Show the first records of a file, with all fields."),
     "stats": ("look", "Show what records are like: sizes, images, classes, duplicates."),
     "browse": ("look", "Write an HTML page that shows records."),
     "diff": ("look", "Show which records of two files differ."),
-    "extract": ("inspect", "Write records back into files of their own."),
-    "export": ("export", "Write records in a format of other tools."),
+    "extract": ("records", "Write records back into files of their own."),
+    "export": ("records", "Write records in a format of other tools."),
     "verify": ("verify", "Check every checksum of files."),
-    "repair": ("repair", "Save what can be saved of a damaged file."),
+    "repair": ("rewrite", "Save what can be saved of a damaged file."),
     "merge": ("rewrite", "Write the records of several files into one."),
     "split": ("rewrite", "Write the records of a file into several."),
     "shuffle": ("rewrite", "Write the records of a file in random order."),
-    "select": ("rewrite", "Write some records of a data set: chosen, or without some."),
-    "index": ("index", "Add the crop index to the JPEGs of files."),
-    "manifest": ("manifest", "Name the files of a folder as the shards of one data set."),
-    "copy": ("copy", "Copy a data set to an object store, or from there."),
+    "select": ("records", "Write some records of a data set: chosen, or without some."),
+    "index": ("rewrite", "Add the crop index to the JPEGs of files."),
+    "manifest": ("records", "Name the files of a folder as the shards of one data set."),
+    "copy": ("records", "Copy a data set to an object store, or from there."),
     "compact": ("rewrite", "Rewrite a file without its unused bytes."),
     "doctor": ("doctor", "Report what makes loading slow or unsafe on this machine."),
     "bench": ("bench", "Measure reading, decoding and loading of a file on this machine."),
@@ -94,19 +94,12 @@ class _Commands(click.Group):
             raise  # click ends quietly: the reader of the pipe, such as `head`, has closed it
         except (FastRecordError, OSError, IndexError, MemoryError) as err:
             _tell(f"error: {describe(err)}", err)
-            ctx.exit(1)
+            ctx.exit(2 if ctx.invoked_subcommand == "diff" else 1)  # as `diff` and `cmp` do
         except RuntimeError as err:
             if getattr(err, "code", None) != Code.THREADS:
                 raise
             _tell(f"error: {err}", err)
             ctx.exit(1)
-
-
-def describe(err: BaseException) -> str:
-    """Return an error's message; a system error begins with its path, as other errors do."""
-    if isinstance(err, OSError):
-        return system_text(err)
-    return str(err) or ("there is too little memory" if isinstance(err, MemoryError) else "")
 
 
 def _tell(line: str, err: BaseException) -> None:

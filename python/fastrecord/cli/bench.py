@@ -1,97 +1,15 @@
-"""The subcommand bench: prints a benchmark report and its verdict. Measures nothing itself."""
+"""The command bench: prints a benchmark report and its verdict. Measures nothing itself."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
-import click
-
-from fastrecord import inspect
-from fastrecord.cli.options import NumberRange, path_type, quiet_option, text_type
-from fastrecord.cli.text import bytes_text, progress_bar, say
-
-if TYPE_CHECKING:
-    from fastrecord.inspect.benchmark import Report, Row
-    from fastrecord.inspect.verdict import Verdict
-
-
-@click.command()
-@click.argument("file", type=path_type)
-@click.option(
-    "--seconds",
-    type=NumberRange(min=0, min_open=True, max=3600),
-    default=30.0,
-    show_default=True,
-    help="Time for all measurements together, without the import of torch.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1, max=4096),
-    help="Maximum number of threads; fewer are tried too. Default: the CPUs that this process may use.",
-)
-@click.option(
-    "--size",
-    type=click.IntRange(min=1, max=65535),
-    default=224,
-    show_default=True,
-    metavar="PX",
-    help="Height and width of the loader's output.",
-)
-@click.option(
-    "--batch-size", type=click.IntRange(min=1, max=65536), default=64, show_default=True, help="Records in a batch."
-)
-@click.option(
-    "--field", type=text_type, metavar="NAME", help="Field to read. Default: the images, else the first field of bytes."
-)
-@click.option(
-    "--cold",
-    is_flag=True,
-    help="Drop FILE from the system's page cache first, so that the first reading comes from the disk. Needs no "
-    "special rights. Other readers of FILE then wait for the disk too.",
-)
-@quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all numbers, and the verdict.")
-def bench(
-    file: str,
-    seconds: float,
-    threads: int | None,
-    size: int,
-    batch_size: int,
-    field: str | None,
-    cold: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Measure how fast this machine reads, decodes and loads random records of FILE, and report the limit.
-
-    Changes nothing. The first reading finds FILE in memory or on the disk; the others read records that are in memory
-    by then. The loader makes random crops of PX x PX pixels, flipped at random.
-    """
-    with progress_bar(quiet=quiet, bar_format="{n_fmt}/{total_fmt} {desc}") as bar:
-
-        def show(name: str, done: int, total: int) -> None:
-            if bar is not None:
-                bar.total = total
-                bar.set_description_str(_NAMES[name])
-                bar.update(done - bar.n)
-
-        report = inspect.bench(
-            file,
-            seconds=seconds,
-            threads=threads,
-            size=size,
-            batch_size=batch_size,
-            image_field=field,
-            cold=cold,
-            progress=show,
-        )
-    verdict = inspect.judge(report, size=size)
-    if as_json:
-        say(json.dumps({**report.to_dict(), "verdict": verdict.to_dict()}))
-    else:
-        say(*_about(report), "", *_table(report, verdict), "", *_verdict(report, verdict))
-
+from fastrecord.cli.command import command
+from fastrecord.cli.text import bytes_text
+from fastrecord.inspect.benchmark import Report, Row
+from fastrecord.inspect.benchmark import bench as measure
+from fastrecord.inspect.verdict import Verdict, judge
 
 _NAMES = {
     "read": "read from the file as it was found, and checked",
@@ -100,6 +18,34 @@ _NAMES = {
     "decode": "whole images decoded",
     "load": "loader: random crop, flip",
 }
+
+
+_LIMITS = {
+    "decode": "decoding, on the CPU",
+    "resize": "resizing, on the CPU",
+    "read": "copying out of memory",
+    "disk": "the disk",
+    "cpu": "CPUs that are busy elsewhere",
+}
+
+
+def _with_verdict(report: Report) -> dict[str, Any]:
+    return {**report.to_dict(), "verdict": judge(report).to_dict()}
+
+
+@command(measure, "FILE", unit=" measurements", to_dict=_with_verdict)
+def bench(report: Report) -> Iterator[str]:
+    """Measure how fast this machine reads, decodes and loads random records of FILE, and report the limit.
+
+    Changes nothing. The first reading finds FILE in memory or on the disk; the others read records that are in memory
+    by then. The loader makes random crops, flipped at random.
+    """
+    verdict = judge(report)
+    yield from _about(report)
+    yield ""
+    yield from _table(report, verdict)
+    yield ""
+    yield from _verdict(report, verdict)
 
 
 def _about(report: Report) -> list[str]:
@@ -148,14 +94,7 @@ def _scaling(row: Row, one: Row | None) -> str:
 
 
 def _verdict(report: Report, verdict: Verdict) -> list[str]:
-    names = {
-        "decode": "decoding, on the CPU",
-        "resize": "resizing, on the CPU",
-        "read": "copying out of memory",
-        "disk": "the disk",
-        "cpu": "CPUs that are busy elsewhere",
-    }
-    lines = [f"Expect {verdict.expected:,.0f} {_unit(report)}/s. The limit is {names[verdict.limit]}."]
+    lines = [f"Expect {verdict.expected:,.0f} {_unit(report)}/s. The limit is {_LIMITS[verdict.limit]}."]
     if verdict.undisturbed is not None:
         lines[0] += f" With CPUs of its own: about {verdict.undisturbed:,.0f}."
     lines += [f"  {reason}" for reason in verdict.reasons]

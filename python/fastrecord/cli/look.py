@@ -1,67 +1,30 @@
-"""The subcommands that look into files: stats, browse, diff, head."""
+"""The commands that look into files: stats, browse, diff."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from fastrecord import inspect
-from fastrecord._core import FastRecordError
-from fastrecord.cli import describe
-from fastrecord.cli.options import path_type, summary_option, text_type
-from fastrecord.cli.sources import opened
-from fastrecord.cli.text import bytes_text, say
-from fastrecord.dataset.manifest import NAME, folder_of
-from fastrecord.store import is_url
+from fastrecord.cli.command import command
+from fastrecord.cli.text import bytes_text
 
 if TYPE_CHECKING:
     from fastrecord.inspect.compare import Comparison
+    from fastrecord.inspect.page import BrowseSummary
     from fastrecord.inspect.statistics import ClassStats, Distribution, FieldStats, FileStats, ImageStats
 
 # Classes, empty classes and kinds of images that a table names.
 _NAMED = 5
-_SEED = click.IntRange(min=0, max=(1 << 64) - 1)
-
-files_argument = click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
 
 
-@click.command()
-@files_argument
-@click.option(
-    "--sample",
-    type=click.IntRange(min=0),
-    default=2000,
-    show_default=True,
-    help="Maximum number of images whose first bytes are read, for formats and modes.",
-)
-@click.option("--seed", type=_SEED, default=0, show_default=True, help="Chooses them.")
-@click.option("--plot", type=path_type, metavar="PICTURE", help="Also draw the statistics: .png, .svg or .pdf.")
-@click.option("--overwrite", is_flag=True, help="Replace PICTURE if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: files, records, bytes, fields, classes.")
-def stats(files: tuple[str, ...], sample: int, seed: int, plot: str | None, overwrite: bool, as_json: bool) -> None:
+@command(inspect.stats, "FILE...", plot=inspect.plot_stats)
+def stats(found: FileStats) -> Iterator[str]:
     """Show what the records of all FILEs together are like: bytes, image sizes, classes, duplicates.
 
     A FILE may also be a data set: a folder of files. Reads the index of all records, and the first bytes of a sample
     of the images; changes nothing. All FILEs need the same fields.
     """
-    from fastrecord.inspect.plots import require_plot
-
-    if plot is not None:
-        try:
-            require_plot(plot, overwrite=overwrite)
-        except ValueError as err:
-            raise click.UsageError(str(err)) from err
-    found = inspect.stats(files, sample=sample, seed=seed)
-    if plot is not None:
-        inspect.plot_stats(found, plot, overwrite=overwrite)
-    say(*([json.dumps(found.to_dict())] if as_json else _stats_lines(found)))
-
-
-def _stats_lines(found: FileStats) -> Iterator[str]:
     more = f" and {len(found.files) - 1:,} more" if len(found.files) > 1 else ""
     yield f"{found.files[0]}{more}: {found.records:,} records, {bytes_text(found.bytes)}"
     width = max(len("field"), *(len(field.name) for field in found.fields))
@@ -147,71 +110,22 @@ def _class_lines(classes: ClassStats) -> Iterator[str]:
         yield f"    {'no class':<12} {classes.unlabelled:,} records have a negative label"
 
 
-@click.command()
-@files_argument
-@click.option(
-    "--out", "-o", type=path_type, metavar="HTML", help="The page. Default: the name of FILE with .html, here."
-)
-@click.option(
-    "--n",
-    type=click.IntRange(min=1, max=2000),
-    default=200,
-    show_default=True,
-    help="Maximum number of records, chosen at random. Fewer records get larger images.",
-)
-@click.option("--class", "class_name", type=text_type, metavar="NAME", help="Only records of this class.")
-@click.option(
-    "--where",
-    type=text_type,
-    metavar="CONDITION",
-    help="Only records that meet it, such as 'label == 3 and image.width > 500'.",
-)
-@click.option("--seed", type=_SEED, default=0, show_default=True, help="Chooses the records.")
-@click.option("--overwrite", is_flag=True, help="Replace HTML if it exists.")
-@summary_option
-def browse(files: tuple[str, ...], out: str | None, as_json: bool, **options: Any) -> None:
+@command(inspect.browse, "FILE...")
+def browse(summary: BrowseSummary) -> Iterator[str]:
     """Write one HTML page that shows records of FILEs: images, labels, keys, and a histogram of the classes.
 
     The page needs no network and no other file, and has less than 5 MB; images are encoded again, as small as that
     takes. A damaged value appears as its error. In the page a click shows all fields, and classes and words filter.
     """
-    summary = inspect.browse(files, out or f"{_name_of(files[0])}.html", **options)
-    if as_json:
-        say(json.dumps(summary.to_dict()))
-    else:
-        damaged = f", {summary.damaged:,} of them damaged" if summary.damaged else ""
-        say(
-            f"{summary.out}: {summary.shown:,} of {summary.matching:,} matching records{damaged}, "
-            f"{bytes_text(summary.bytes)}"
-        )
+    damaged = f", {summary.damaged:,} of them damaged" if summary.damaged else ""
+    yield (
+        f"{summary.out}: {summary.shown:,} of {summary.matching:,} matching records{damaged}, "
+        f"{bytes_text(summary.bytes)}"
+    )
 
 
-def _name_of(file: str) -> str:
-    """Return the name of a file, or of a data set's folder."""
-    if is_url(file):
-        return folder_of(file).name.removesuffix(".frec")
-    from fastrecord.dataset.shards import find_files
-
-    name = os.path.abspath(os.path.expanduser(file))
-    if os.path.basename(name) == NAME:
-        name = os.path.dirname(name)
-    return os.path.basename(name if os.path.isdir(name) else find_files(file)[0]).removesuffix(".frec")
-
-
-@click.command()
-@click.argument("a", type=path_type)
-@click.argument("b", type=path_type)
-@click.option("--order", is_flag=True, help="Another order of the records is a difference, too.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="Maximum number of records to list as added, as removed and as changed.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_context
-def diff(ctx: click.Context, a: str, b: str, order: bool, limit: int, as_json: bool) -> None:
+@command(inspect.diff, "A B", failed=lambda found: not found.same)
+def diff(found: Comparison) -> Iterator[str]:
     """Show which records were added, removed or changed from A to B.
 
     Records are paired by key; without keys, by position. Values are compared by checksum, or themselves where they may
@@ -220,17 +134,6 @@ def diff(ctx: click.Context, a: str, b: str, order: bool, limit: int, as_json: b
 
     Exit status: 0 no difference; 1 differences; 2 wrong usage, or A or B cannot be read.
     """
-    try:
-        found = inspect.diff(a, b, order=order, limit=limit)
-    except (FastRecordError, OSError) as err:
-        say(f"error: {describe(err)}", err=True)
-        ctx.exit(2)
-    say(*([json.dumps(found.to_dict())] if as_json else _diff_lines(found)))
-    if not found.same:
-        ctx.exit(1)
-
-
-def _diff_lines(found: Comparison) -> Iterator[str]:
     marks = {"removed": "-", "added": "+", "changed": "~"}
     for one in found.changes:
         number = one.a if one.b is None else one.b
@@ -261,39 +164,3 @@ def _diff_lines(found: Comparison) -> Iterator[str]:
         yield f"the records are in a different order{ignored}"
     if found.renumbered:
         yield "classes have other numbers; labels are compared by class name"
-
-
-@click.command()
-@click.argument("file", type=path_type)
-@click.option("-n", "count", type=click.IntRange(min=0), default=5, show_default=True, help="Number of records.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record and line.")
-def head(file: str, count: int, as_json: bool) -> None:
-    """Show the first records of FILE with all their fields: numbers and texts, and large values in short.
-
-    FILE may also be a folder of shards, a data set, or the URL of a file or data set.
-    """
-    from fastrecord.look.values import short_text, summarize
-    from fastrecord.schema.roles import find_label, holds_classes
-
-    with opened(file) as records:
-        schema = records.schema
-        width = max((len(name) for name in schema), default=0)
-        label = find_label(records.readers[0])
-        classes = records.classes() if label is not None and holds_classes(schema[label]) else None
-        records.bring(0, min(count, len(records)))
-        for number in range(min(count, len(records))):
-            ((shard, _, (record, *_)),) = records.runs(number, number + 1)
-            # Copies: if the file is cut meanwhile, that is an error, not a signal.
-            values = {name: records.readers[shard].get(record, name, copy=True) for name in schema}
-            named = {}
-            if classes is not None and label is not None:
-                values[label] = classes.label(shard, values[label])
-                named = classes.named(values[label])
-            if as_json:
-                shown = {name: summarize(value, schema[name]) for name, value in values.items()}
-                say(json.dumps({"record": number, **shown, **named}))
-                continue
-            texts = {name: short_text(value, schema[name], 100) for name, value in values.items()}
-            if label is not None and named:
-                texts[label] += f" ({named['class']})"
-            say(f"record {number:,}", *(f"  {name:<{width}}  {text}" for name, text in texts.items()))

@@ -1,18 +1,18 @@
-"""The subcommands pack and import, which differ in the format that they expect. They pack nothing themselves."""
+"""The commands pack and import, which differ in the format that they expect. They pack nothing themselves."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from fastrecord.cli.derive import as_flags, derived, made, split_paths
-from fastrecord.cli.options import path_type, quiet_option, summary_option
-from fastrecord.cli.text import bytes_text, progress_bar, say, shard_lines
-from fastrecord.packing.options import Fields, Input, Output
+from fastrecord.cli.command import arguments, json_option, quiet_option
+from fastrecord.cli.text import bytes_text, progress_bar, say, shard_lines, speed
+from fastrecord.options import Command, as_flags, derived, made
+from fastrecord.packing.options import BadFiles, Fields, Input, Output
 from fastrecord.recode import Recode
 
 if TYPE_CHECKING:
@@ -21,33 +21,30 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _WIDTH = 60
+_BAD_FILES = (
+    "For a file that is not an image, or a record that cannot be read: stop and name it, or skip and list it. Default: "
+    "stop."
+)
 _STAGES = {"sizes": "looking up sizes", "pack": ""}
 
 
-def _options(form: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _options(form: str) -> Callable[[Command], Command]:
     """Add the options of both commands, which differ in the default format."""
-    options: list[Callable[..., Any]] = [
-        click.argument("paths", type=path_type, nargs=-1, metavar="SRC... OUT"),
-        click.option("--out", "-o", type=path_type, metavar="OUT", help="Another way to give OUT."),
-        click.option("--dry-run", is_flag=True, help="Show the fields and the first records. Write nothing."),
-        derived(Input, "format", "settings", format=form),
-        derived(Fields),
-        derived(Recode),
-        derived(Output, "mode", "shards", "shard_size", "staging"),
-        click.option(
-            "--bad-files",
-            type=click.Choice(["stop", "skip"]),
-            default="stop",
-            show_default=True,
-            help="For a file that is not an image, or a record that cannot be read: stop and name it, or skip and "
-            "list it.",
-        ),
-        quiet_option,
-        summary_option,
-    ]
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
+    def add(command: Command) -> Command:
+        for option in reversed(
+            (
+                arguments("SRC... [OUT]", ["source", "out"]),
+                click.option("--dry-run", is_flag=True, help="Show the fields and the first records. Write nothing."),
+                derived(Input, "format", "settings", format={"default": form}),
+                derived(Fields),
+                derived(Recode),
+                derived(Output, "mode", "shards", "shard_size", "staging"),
+                click.option("--bad-files", type=click.Choice(get_args(BadFiles)), help=_BAD_FILES),
+                quiet_option,
+                json_option,
+            )
+        ):
             command = option(command)
         return command
 
@@ -88,21 +85,30 @@ def import_(**options: Any) -> None:
     _run(**options)
 
 
-def _run(paths: tuple[str, ...], out: str | None, dry_run: bool, quiet: bool, as_json: bool, **options: Any) -> None:
+def _run(
+    source: list[str],
+    out: str | None,
+    *,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    bad_files: BadFiles | None,
+    **options: Any,
+) -> None:
     """Run one of the commands."""
     from fastrecord.packing.pack import pack, preview
 
-    sources, out = split_paths(paths, out)
-    source = made(Input, options, source=sources)
+    given = made(Input, options, source=list(source))
     fields, recode, output = made(Fields, options), made(Recode, options), made(Output, options)
+    bad_files = bad_files or "stop"
     try:
         if dry_run:
-            _show(preview(source, fields=fields, **options), as_json=as_json)
+            _show(preview(given, fields=fields, bad_files=bad_files), as_json=as_json)
             return
         if out is None:
             raise click.UsageError("Missing argument 'OUT'.")
         with _progress(quiet=quiet) as show:
-            summary = pack(source, out, fields=fields, recode=recode, output=output, progress=show, **options)
+            summary = pack(given, out, fields=fields, recode=recode, output=output, bad_files=bad_files, progress=show)
     except ValueError as err:
         raise click.UsageError(as_flags(str(err), Fields, Recode, Output)) from err
     if as_json:
@@ -152,10 +158,9 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
         say(*shard_lines(summary.manifest, summary.not_named))
         return
     packed = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
-    speed = bytes_text(summary.written / max(summary.seconds, 1e-9))
     say(
         f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
-        f"{summary.seconds:.1f} s, {speed}/s"
+        f"{speed(summary.written, summary.seconds)}"
     )
     say(*shard_lines(summary.manifest, summary.not_named))
     if summary.recoded is not None:

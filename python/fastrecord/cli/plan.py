@@ -1,23 +1,28 @@
-"""The subcommand plan: prints a predicted training run. Predicts nothing itself."""
+"""The command plan: prints a predicted training run. Predicts nothing itself."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastrecord import inspect
-from fastrecord.cli.options import NumberRange, made, options_of, path_type
+from fastrecord.cli.command import json_option, plot_option
 from fastrecord.cli.text import say
+from fastrecord.inspect.cache_estimate import estimate_cache
 from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
+from fastrecord.inspect.plots import plot_plan, require_plot
 from fastrecord.inspect.units import rate_text, size_text, time_text
+from fastrecord.options import as_flags, derived, flag, given, made, path_type, texts
 
 if TYPE_CHECKING:
     from fastrecord.inspect.cache_estimate import CacheEstimate
     from fastrecord.inspect.prediction import Plan
 
+_SECONDS = 10.0
 _NAMES = {
     "gpus": "the GPUs",
     "all-reduce": "the all-reduce",
@@ -27,21 +32,24 @@ _NAMES = {
 }
 
 
+# Options that go with --cache.
+_WITH_CACHE = {"gpus", "nodes", "batch", "images", "image_bytes", *texts(CacheOptions)}
+
+
 @click.command()
-@options_of(Cluster, Training, Data)
-@click.option("--measure", type=path_type, metavar="FILE", help="Measure this machine on FILE, as bench does.")
+@derived(Cluster)
+@derived(Training)
+@derived(Data)
+@derived(CacheOptions)
 @click.option(
-    "--seconds",
-    type=NumberRange(min=0, min_open=True, max=3600),
-    default=10.0,
-    show_default=True,
-    help="For --measure.",
+    "--measure",
+    type=path_type,
+    metavar="FILE",
+    help="Measure this machine on FILE for 10 seconds, as `bench --cold` does: its disk and its CPUs.",
 )
-@click.option("--cold", is_flag=True, help="Drop FILE from memory first, so that --measure measures its disk.")
-@click.option("--plot", type=path_type, metavar="PICTURE", help="Also draw images/s against GPUs: .png, .svg or .pdf.")
-@options_of(CacheOptions)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(measure: str | None, seconds: float, cold: bool, plot: str | None, as_json: bool, **options: Any) -> None:
+@plot_option
+@json_option
+def plan(measure: str | None, picture: str | None, as_json: bool, **options: Any) -> None:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
 
     The rates of GPUs, and of decoding, are published or measured elsewhere; docs/plan.md has their sources, the
@@ -49,53 +57,35 @@ def plan(measure: str | None, seconds: float, cold: bool, plot: str | None, as_j
 
     With --cache it predicts instead what the nodes download and ask for, and how large their caches must be.
     """
-    from fastrecord.inspect.cache_estimate import estimate_cache
-
-    given = {name for name, value in options.items() if value is not None}
-    of_cache = {field.name for field in fields(CacheOptions)}
-    if "cache" not in given and given & of_cache:
-        raise click.UsageError(f"{_names(given & of_cache)} is for --cache")
-    if "cache" in given and (measure or plot or not given <= of_cache | _WITH_CACHE):
-        raise click.UsageError(f"--cache goes with {_names(_WITH_CACHE | of_cache)} and --json only")
-    if cold and measure is None:
-        raise click.UsageError("--cold is for --measure")
+    names = given(options).keys()
+    if "cache" in names and (measure or picture or not names <= _WITH_CACHE):
+        raise click.UsageError(f"--cache goes with {_flags(_WITH_CACHE - {'cache'})} and --json only")
+    if "cache" not in names and names & texts(CacheOptions).keys():
+        raise click.UsageError(f"{_flags(names & texts(CacheOptions).keys())} is for --cache")
+    run = made(Cluster, options), made(Training, options), made(Data, options)
     try:
-        run = made(Cluster, options), made(Training, options), made(Data, options)
-        if "cache" in given:
-            paper = estimate_cache(*run, made(CacheOptions, options))
-            say(json.dumps(paper.to_dict())) if as_json else say(*_cache_text(paper))
+        if "cache" in names:
+            estimate = estimate_cache(*run, made(CacheOptions, options))
+            say(*[json.dumps(estimate.to_dict())] if as_json else _cache_text(estimate))
             return
-        found = _predicted(run, measure, seconds=seconds, cold=cold, plot=plot)
-    except ValueError as err:
-        raise click.UsageError(str(err)) from err
-    say(json.dumps(found.to_dict())) if as_json else say(*_text(found))
+        if picture is not None:
+            require_plot(picture)
+        report = None
+        if measure is not None:
+            cluster, training, data = run
+            # A wrong option is an error before the measurement, not after it.
+            inspect.plan(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
+            report = inspect.bench(measure, seconds=_SECONDS, cold=True)
+        found = inspect.plan(*run, report=report)
+        if picture is not None:
+            plot_plan(found, picture)
+    except ValueError as error:
+        raise click.UsageError(as_flags(str(error), Cluster, Training, Data)) from error
+    say(*[json.dumps(found.to_dict())] if as_json else _text(found))
 
 
-_WITH_CACHE = {"gpus", "nodes", "batch", "images", "image_bytes"}
-
-
-def _names(options: set[str]) -> str:
-    names = (f"--{'no-' * (name == 'affinity')}{name.replace('_', '-')}" for name in sorted(options - {"cache"}))
-    return ", ".join(names)
-
-
-def _predicted(
-    run: tuple[Cluster, Training, Data], measure: str | None, *, seconds: float, cold: bool, plot: str | None
-) -> Plan:
-    from fastrecord.inspect.plots import plot_plan, require_plot
-
-    report = None
-    if measure is not None:
-        # A wrong option is an error before the measurement, not after it.
-        cluster, training, data = run
-        inspect.plan(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
-        if plot is not None:
-            require_plot(plot, overwrite=True)
-        report = inspect.bench(measure, seconds=seconds, cold=cold)
-    found = inspect.plan(*run, report=report)
-    if plot is not None:
-        plot_plan(found, plot)
-    return found
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(flag(name).replace("--affinity", "--no-affinity") for name in sorted(names))
 
 
 def _cache_text(plan: CacheEstimate) -> list[str]:
@@ -129,8 +119,11 @@ def _cache_text(plan: CacheEstimate) -> list[str]:
     return lines
 
 
-def _text(plan: Plan) -> list[str]:
-    return [*_about(plan), "", *_parts(plan), "", *_demands(plan), "", *_ways(plan), "", *_verdict(plan)]
+def _text(plan: Plan) -> Iterator[str]:
+    for part in (_about, _parts, _demands, _ways, _verdict):
+        yield from part(plan)
+        if part is not _verdict:
+            yield ""
 
 
 def _about(plan: Plan) -> list[str]:

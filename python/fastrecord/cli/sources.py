@@ -6,8 +6,6 @@ not import numpy, which takes longer than most commands.
 
 from __future__ import annotations
 
-import glob
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import Reader
-from fastrecord.dataset.manifest import NAME
+from fastrecord.dataset.manifest import is_one_file
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import merge_classes
 from fastrecord.schema.roles import lies_in_index
 from fastrecord.store import is_url
-from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
     from fastrecord.schema.classes import Table
@@ -28,15 +25,6 @@ if TYPE_CHECKING:
 
 # Shards in an object store that a command reads at once: most of the time is spent waiting for answers.
 SHARDS_AT_ONCE = 8
-
-
-def is_one_file(path: str) -> bool:
-    """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
-    if is_url(path):
-        return Url(path).is_file
-    if os.path.basename(path) == NAME or os.path.isdir(os.path.expanduser(path)):
-        return False
-    return not glob.has_magic(path) or os.path.exists(path)
 
 
 @dataclass(frozen=True, slots=True)

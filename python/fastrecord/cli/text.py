@@ -1,8 +1,7 @@
-"""Shared output of the subcommands: printed lines, sizes from text, and the progress bar."""
+"""Shared output of the subcommands: printed lines, errors, and the progress bar."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,17 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastrecord.errors import system_text
 from fastrecord.terminal import bytes_text as bytes_text
 from fastrecord.terminal import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-_UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{infix}b": base**power
-    for infix, base in (("", 1000), ("i", 1024))
-    for power, prefix in enumerate("kmgt", 1)
-}
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -48,24 +42,23 @@ def unwritten(error: OSError, stream: str) -> OSError:
     return OSError(error.errno, f"cannot be written: {error.strerror}", stream)
 
 
+def describe(err: BaseException) -> str:
+    """Return an error's message; a system error begins with its path, as other errors do."""
+    if isinstance(err, OSError):
+        return system_text(err)
+    return str(err) or ("there is too little memory" if isinstance(err, MemoryError) else "")
+
+
+def speed(size: int, seconds: float) -> str:
+    """Return how long a command took for some bytes: `2.0 s, 1.5 GB/s`."""
+    return f"{seconds:.1f} s, {bytes_text(size / max(seconds, 1e-9))}/s"
+
+
 def shard_lines(manifest: str | None, not_named: str | None) -> list[str]:
     """Return what a command says about the manifest of the shards that it has written."""
     return [f"{manifest}: names these files as shards of one data set"] * (manifest is not None) + (
         [] if not_named is None else [not_named]
     )
-
-
-def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Parse `500MB`, `4GiB` or a plain number; return the bytes."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z]*)", value, re.ASCII)
-    factor = _UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None or float(match[1]) * factor < 1:
-        raise click.BadParameter(
-            f"{value!r} is not a size: write it like 500MB or 4GiB (KB to TB, KiB to TiB)", ctx, param
-        )
-    return int(float(match[1]) * factor)
 
 
 @contextmanager

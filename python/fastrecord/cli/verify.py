@@ -1,4 +1,4 @@
-"""The subcommand verify: prints verification reports. Verifies nothing itself."""
+"""The command verify: prints verification reports. Verifies nothing itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
-from fastrecord.cli import describe
-from fastrecord.cli.options import path_type, quiet_option
-from fastrecord.cli.sources import SHARDS_AT_ONCE, is_one_file
-from fastrecord.cli.text import bytes_text, progress_of_total, say
-from fastrecord.dataset.manifest import NAME
+from fastrecord.cli.command import arguments, json_option, quiet_option
+from fastrecord.cli.sources import SHARDS_AT_ONCE
+from fastrecord.cli.text import bytes_text, describe, progress_of_total, say
+from fastrecord.dataset.manifest import NAME, is_one_file
 from fastrecord.errors import code_of, parsed
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
@@ -29,7 +28,7 @@ _HARMLESS = ("extra", "grown")
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=path_type, metavar="FILE...")
+@arguments("FILE...", ["files"])
 @click.option(
     "--deep",
     is_flag=True,
@@ -37,14 +36,7 @@ _HARMLESS = ("extra", "grown")
     "lists. Takes as long as an epoch of decoding without crops.",
 )
 @quiet_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per file and line: file, ok, records, bytes, errors, damaged, codes (of the errors), "
-    "decoded, undecoded, tail_bytes. After the files of a data set, one about it: file, ok, records, bytes, shards, "
-    "damaged_shards, findings.",
-)
+@json_option
 @click.pass_context
 def verify(ctx: click.Context, files: tuple[str, ...], deep: bool, quiet: bool, as_json: bool) -> None:
     """Read each FILE from end to end and check every checksum, record by record. Changes nothing.

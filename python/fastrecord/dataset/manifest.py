@@ -5,6 +5,7 @@ Turns bytes into a manifest and back; the bytes may come from anywhere. Opens no
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from fastrecord.errors import Code
 from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
+from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 NAME: Final = "dataset.json"
@@ -264,3 +266,12 @@ def _columns(columns: Any, classes: int, where: str) -> dict[str, list[Any]]:
     if wrong := [name for name in names if not name.endswith(".frec") or _BAD_NAME.search(name)]:
         raise _bad(where, f"{wrong[0]!r:.80} is not the name of a .frec file in its folder")
     return columns
+
+
+def is_one_file(path: str) -> bool:
+    """Return whether a FILE is a file by itself, and not a folder, manifest or pattern of files."""
+    if is_url(path):
+        return Url(path).is_file
+    if os.path.basename(path) == NAME or os.path.isdir(os.path.expanduser(path)):
+        return False
+    return not glob.has_magic(path) or os.path.exists(path)

@@ -83,16 +83,17 @@ def export(
         path: A .frec file; or a folder, a pattern or a sequence of files, such as the shards of a
             set: one after the other.
         destination: The file or folder to write. It appears when it is complete.
-        format: Name of the format, such as "webdataset"; docs/formats.md lists them.
+        format: Name of the format: folder, webdataset, lmdb, tfrecord, recordio, hdf5, numpy, parquet,
+            arrayrecord, mds, or one that an installed package adds.
         shard_size: Make `destination` a folder of files `NAME-00000.EXT`, each with values of at
             most so many bytes (unless a single record has more): images as they are stored, text as
             UTF-8, numbers as in the .frec file. The files are larger by what the format adds.
             Formats that divide their records themselves count in their own way.
         drop: Fields to leave out.
-        overwrite: Replace `destination` at the end, if it exists: a file, or a folder that holds
-            such an export.
-        allow_incomplete: Also accept files whose packing is unfinished, incomplete shard sets, and
-            files together with files made from them.
+        overwrite: Replace `destination` once all is written: a file, or a folder that holds such an
+            export. Old and new need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
+            and files together with files made from them.
         settings: Settings of the format, by name; docs/formats.md lists them.
         progress: Called now and then with records done and records in total; an exception in it
             cancels the export.

@@ -66,11 +66,11 @@ def extract(
         path: The .frec file, or its URL.
         folder: Folder to write into; created if necessary.
         records: Record numbers; each is written once, in ascending order. None: all.
-        classes: Only records of these classes; empty: of any class.
-        field: Field to write, of type image, bytes, string, json or array; optional if only one
-            field is of type image or bytes.
-        numbered: Name files by number even if there are keys.
-        overwrite: Replace existing files.
+        classes: Only records of these classes. Default: of any class.
+        field: Field to write, of type image, bytes, string, json or array. Default: the only field of
+            type image or bytes.
+        numbered: Name files by record number and image type, even if there are keys.
+        overwrite: Replace files that exist. By default the first one is an error.
         progress: Called with records done and records in total.
         on_large: Called with a message for each value that does not fit in memory; the value is
             left out. None: it is an error.

@@ -59,7 +59,7 @@ def index(
 
     Args:
         path: The .frec file. No writer may have it open; readers may.
-        field: A field of type image. By default all of them.
+        field: Field of type image to index. By default all of them.
         rebuild: Make all indexes again, which replaces damaged ones. By default images that have an
             index, or are crop-ready, are left alone.
         progress: Called now and then with images done and images in total; an exception in it ends

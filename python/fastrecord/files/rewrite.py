@@ -52,10 +52,11 @@ def merge(
         paths: The files, at least one; a file may come twice. They have the same fields (names and
             types); the new file has them in the order of the first file.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
-        overwrite: Replace `out` at the end, if it exists.
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
         allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
             and files together with files made from them.
-        verify: Verify the checksum of each copied payload.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the merge.
 
@@ -124,13 +125,15 @@ def split(
             holds a run of the records.
         fractions: Share of the records of each file, chosen at random: the records of the parts of
             `FastRecordDataset.split(fractions, seed)`. A sum below 1 leaves records out.
-        names: With `fractions`: name of each file, such as ["train", "val"] for `train.frec` and
+        names: With `fractions`: name of each file, such as train and val for `train.frec` and
             `val.frec`. Such files are not shards of one data set, so names are required, here or as
-            paths in `out`.
+            paths of the outputs.
         seed: Seed of the choice for `fractions`, which takes a byte of memory a record.
-        overwrite: Replace existing files at the end.
-        allow_incomplete: Also accept a file whose own packing is unfinished, or a shard of a set.
-        verify: Verify the checksum of each copied payload.
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
+            and files together with files made from them.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the split.
 
@@ -224,9 +227,11 @@ def shuffle(
         path: The file.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
         seed: Seed of the order, in [0, 2**64).
-        overwrite: Replace `out` at the end, if it exists.
-        allow_incomplete: Also accept a file whose own packing is unfinished.
-        verify: Verify the checksum of each copied payload.
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
+            and files together with files made from them.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the shuffle.
 
@@ -268,9 +273,11 @@ def compact(
         out: File to write. Default: `path` itself. The new file is then written beside it under
             another name and replaces it at the end, so there must be space for both; appending is
             refused meanwhile.
-        overwrite: Replace `out` at the end, if it exists.
-        allow_incomplete: Also accept a file whose own packing is unfinished; it stays incomplete.
-        verify: Verify the checksum of each copied payload.
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
+            and files together with files made from them.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the operation.
 

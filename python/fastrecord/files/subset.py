@@ -55,15 +55,16 @@ def select(
         dataset: A data set or a view of one; or paths, as for `FastRecordDataset`.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
         where: Only records that meet this condition, such as `label == "cat" and image.width > 500`:
-            comparisons of fields with constants, joined by `and`, `or` and `not`.
+            comparisons (==, !=, <, <=, >, >=, in, not in) of fields with numbers, texts and names of
+            classes, joined by and, or, not.
         keys: Only records with these values of the field `key`.
         drop_keys: Only records without these values of the field `key`.
-        shards: Number of files, as for `split`; each holds a run of the records. Default: one file,
-            with the name `out`.
-        overwrite: Replace existing files at the end.
-        allow_incomplete: Of paths, also accept what `FastRecordDataset(allow_incomplete=True)` does.
-            A lone shard stays a shard of its set.
-        verify: Verify the checksum of each copied payload.
+        shards: Number of files, as for `split`; each holds a run of the records. Default: one file.
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
+            and files together with files made from them.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the copy.
 

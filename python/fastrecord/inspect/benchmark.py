@@ -5,6 +5,7 @@ Draws no conclusions; `verdict` does.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import DecodeError, Reader, decode_image, default_threads
+from fastrecord._core import DecodeError, Reader, decode_image, default_threads, image_size, side_kinds
 from fastrecord.checks import integer
 from fastrecord.errors import Code
 from fastrecord.inspect.machine import this_machine
@@ -30,9 +31,10 @@ _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
 _DESCRIBED = 512
 _TRIES = 100
+_BATCH = 64
 _KINDS = ("image", "bytes", "string")
-
-Progress = Callable[[str, int, int], None]
+_LONGEST = 3600.0
+_ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Report:
         machine_cpus: CPUs of the machine.
         memory: Bytes of memory that are free or can be freed; None if the system does not report
             it.
+        size: Height and width of the loader's output, in pixels.
         cold: Whether the file was dropped from memory before it was read.
         cached: Share of the file that was in memory before it was read; None if the system does not
             report it.
@@ -112,6 +115,7 @@ class Report:
     cpus: int
     machine_cpus: int
     memory: int | None
+    size: int
     cold: bool
     cached: float | None = None
     mean_bytes: float = 0.0
@@ -140,10 +144,9 @@ def bench(
     seconds: float = 30.0,
     threads: int | None = None,
     size: int = 224,
-    batch_size: int = 64,
-    image_field: str | None = None,
+    field: str | None = None,
     cold: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Measure reading, decoding and loading of random records of a file. Changes nothing.
 
@@ -152,15 +155,16 @@ def bench(
 
     Args:
         path: The .frec file; incomplete files are accepted.
-        seconds: Time for all measurements. Importing torch takes additional time, and a slow disk
-            may exceed it.
-        threads: Maximum number of threads; by default the CPUs that this process may use.
+        seconds: Time for all measurements together, at most an hour. Importing torch takes additional
+            time, and a slow disk may exceed it.
+        threads: Maximum number of threads; fewer are tried too. By default the CPUs that this process
+            may use.
         size: Height and width of the loader's output, in pixels.
-        batch_size: Records in a batch.
-        image_field: The field to read; by default an image field, else a field of bytes or strings.
-        cold: Drop the file from the system's page cache first. Requires no special rights; pages
-            that other processes have mapped stay.
-        progress: Called before each measurement with its name, the number done, and the total.
+        field: The field to read; by default an image field, else a field of bytes.
+        cold: Drop the file from the system's page cache first, so that the first reading comes from
+            the disk. Requires no special rights; pages that other processes have mapped stay. Other
+            readers of the file then wait for the disk too.
+        progress: Called before each measurement with the number done, and the total.
 
     Raises:
         FastRecordError: the file has nothing to measure, or none of the sampled images can be
@@ -169,59 +173,41 @@ def bench(
         FileNotFoundError: no such file.
         ValueError: an argument is out of range.
     """
-    if not seconds > 0:
-        raise ValueError(f"seconds is above 0, not {seconds}")
-    for name, value in (("size", size), ("batch_size", batch_size), ("threads", threads)):
-        if value is not None:
-            integer(name, value, 1)
+    if not 0 < seconds <= _LONGEST:
+        raise ValueError(f"seconds is above 0 and at most {_LONGEST:g}, not {seconds}")
+    integer("size", size, 1, 1 << 16)
     path = Url(os.fspath(path))
     cpus = default_threads()
-    most = threads or cpus
+    most = cpus if threads is None else integer("threads", threads, 1, 4097)
     cached = None if cold else resident_share(path)  # opening the file reads a part of it
     with Reader(path, threads=most) as reader:
+        name = _choose(reader, field)
         report = Report(
             file=os.fspath(path),
             records=len(reader),
             nbytes=reader.nbytes,
-            field=_choose(reader, image_field),
-            kind="",
+            field=name,
+            kind=reader.schema[name].name,
             cpus=cpus,
             machine_cpus=os.cpu_count() or cpus,
             memory=this_machine().memory_left,
+            size=size,
             cold=cold,
             cached=cached,
         )
-        report.kind = reader.schema[report.field].name
-        images = report.kind == "image"
-        counts = _counts(most)
-        ends = [1, most] if most > 1 else [1]
-        # Name, threads and weight of each; the loader's numbers matter most.
-        steps = [("read", most, 2.0), ("views", 1, 0.5), *(("copies", n, 1.0) for n in ends)]
-        if images:
-            steps += [*(("decode", n, 1.0) for n in ends), *(("load", n, 2.0) for n in counts)]
+        sample = _Sample(reader, report)
+        ends = sorted({1, most})
+        # Threads and weight of each; the loader's numbers matter most.
+        steps = [(sample.read, most, 2.0), (sample.views, 1, 0.5), *((sample.copies, n, 1.0) for n in ends)]
+        if report.kind == "image":
+            steps += [(sample.decode, n, 1.0) for n in ends]
+            steps += [(sample.load, n, 2.0) for n in sorted({1, most, *(max(1, most // part) for part in (8, 4, 2))})]
         per_weight = seconds / sum(weight for _, _, weight in steps)
-        sample = _Sample(reader, report, batch_size)
-        for done, (name, n, weight) in enumerate(steps):
+        for done, (measure, n, weight) in enumerate(steps):
             if progress is not None:
-                progress(name, done, len(steps))
-            budget = per_weight * weight
-            if name == "read":
-                report.rows.append(sample.read_first(budget, most, cold=cold))
-                _describe(reader, report, sample.records)
-            elif name == "views":
-                report.rows.append(sample.views(budget))
-            elif name == "copies":
-                report.rows.append(sample.copies(budget, n))
-            elif name == "decode":
-                report.rows.append(sample.decode(budget, n))
-            else:
-                report.rows.append(_load(path, report, sample, budget, n, size))
+                progress(done, len(steps))
+            report.rows.append(measure(per_weight * weight, n))
     return report
-
-
-def _counts(most: int) -> list[int]:
-    """Return the numbers of threads to try: 1, some in between, all."""
-    return sorted({1, *(max(1, most // part) for part in (8, 4, 2)), most})
 
 
 def _choose(reader: Reader, wanted: str | None) -> str:
@@ -235,22 +221,16 @@ def _choose(reader: Reader, wanted: str | None) -> str:
             )
         return wanted
     names = [name for kind in _KINDS[:2] for name, of in schema.items() if of.name == kind]
-    if "image" in names:
-        return "image"
     if not names:
         raise Code.FIELD_TYPE.error(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
-    return names[0]
+    return "image" if "image" in names else names[0]
 
 
 class _Sample:
-    """Random records of a file, and the measurements on them.
+    """Random records of a file, and the measurements on them: for so many seconds, by so many threads."""
 
-    Attributes:
-        records: int64 (N,), each with a value.
-    """
-
-    def __init__(self, reader: Reader, report: Report, batch_size: int) -> None:
-        self._reader, self._report, self._batch = reader, report, batch_size
+    def __init__(self, reader: Reader, report: Report) -> None:
+        self._reader, self._report = reader, report
         rng = np.random.default_rng(0)
         count = min(len(reader), _SAMPLE_RECORDS)
         # Not `permutation(n)`: a file may have a hundred million records.
@@ -265,60 +245,59 @@ class _Sample:
         chosen = rng.permutation(present)
         limit = min(_SAMPLE_BYTES, (report.memory or 4 * _SAMPLE_BYTES) // 4)
         kept = max(1, int(np.searchsorted(np.cumsum(lengths[chosen]), limit, side="right")))
-        self.records: NDArray[np.int64] = drawn[chosen[:kept]]
-        self.lengths: NDArray[np.int64] = lengths[chosen[:kept]]
+        self._records: NDArray[np.int64] = drawn[chosen[:kept]]
+        self._lengths: NDArray[np.int64] = lengths[chosen[:kept]]
 
-    def batches(self) -> Iterator[slice]:
-        """Yield slices of `records`, one batch each, in an endless cycle."""
-        while True:
-            for start in range(0, len(self.records), self._batch):
-                yield slice(start, min(start + self._batch, len(self.records)))
+    def _round(self) -> Iterator[slice]:
+        """Yield a slice of the records for each batch."""
+        return (slice(start, start + _BATCH) for start in range(0, len(self._records), _BATCH))
 
-    def _run(
-        self, name: str, threads: int, budget: float, work: Callable[[slice], object], *, rounds: int | None = None
-    ) -> Row:
-        """Process batches until the time is over: at least one batch, at most `rounds` rounds."""
+    def _run(self, name: str, threads: int, budget: float, work: Callable[[slice], object], *, rounds: int) -> Row:
+        """Process batches until the time is over: at least one batch."""
         records = size = 0
         start, cpu = time.perf_counter(), time.process_time()
-        for number, batch in enumerate(self.batches()):
-            if rounds is not None and number >= rounds * -(-len(self.records) // self._batch):
-                break
+        for batch in (batch for _ in range(rounds) for batch in self._round()):
             work(batch)
-            records += batch.stop - batch.start
-            size += int(self.lengths[batch].sum())
+            records += len(self._records[batch])
+            size += int(self._lengths[batch].sum())
             if time.perf_counter() - start >= budget:
                 break
         return Row(name, threads, records, size, time.perf_counter() - start, time.process_time() - cpu)
 
-    def read_first(self, budget: float, threads: int, *, cold: bool) -> Row:
+    def _copy(self, name: str, reader: Reader, budget: float, threads: int, *, rounds: int = _ENDLESS) -> Row:
+        buffer = np.empty(max(int(self._lengths[batch].sum()) for batch in self._round()), np.uint8)
+        field = self._report.field
+
+        def work(batch: slice) -> None:
+            reader.read_batch_into(self._records[batch], field, buffer, verify=True)
+
+        return self._run(name, threads, budget, work, rounds=rounds)
+
+    def read(self, budget: float, threads: int) -> Row:
         """Read each record once from the file's current state; the records read are the sample."""
-        if cold:
-            drop_from_cache(self._reader.path)
-            self._report.cached = resident_share(self._reader.path)
-        row = self._run("read", threads, budget, self._copy(self._reader), rounds=1)
-        self.records, self.lengths = self.records[: row.records], self.lengths[: row.records]
-        self._report.sample, self._report.sample_bytes = row.records, row.bytes
+        report, path = self._report, self._reader.path
+        if report.cold:
+            drop_from_cache(path)
+            report.cached = resident_share(path)
+        row = self._copy("read", self._reader, budget, threads, rounds=1)
+        self._records, self._lengths = self._records[: row.records], self._lengths[: row.records]
+        report.sample, report.sample_bytes = row.records, row.bytes
+        _describe(self._reader, report, self._records)
         return row
 
-    def _copy(self, reader: Reader) -> Callable[[slice], object]:
-        buffer = np.empty(max(1, max(int(self.lengths[b].sum()) for b in self._round())), np.uint8)
-        name = self._report.field
-        return lambda batch: reader.read_batch_into(self.records[batch], name, buffer, verify=True)
-
-    def _round(self) -> list[slice]:
-        starts = range(0, len(self.records), self._batch)
-        return [slice(start, start + self._batch) for start in starts]
-
-    def views(self, budget: float) -> Row:
+    def views(self, budget: float, threads: int) -> Row:
         """Get batches as views without touching their bytes."""
-        name = self._report.field
-        row = self._run("views", 1, budget, lambda batch: self._reader.read_batch(self.records[batch], [name]))
-        return replace(row, bytes=0)
+        names = [self._report.field]
+
+        def work(batch: slice) -> None:
+            self._reader.read_batch(self._records[batch], names)
+
+        return replace(self._run("views", threads, budget, work, rounds=_ENDLESS), bytes=0)
 
     def copies(self, budget: float, threads: int) -> Row:
         """Copy and check batches that are in memory."""
         with Reader(self._reader.path, threads=threads) as reader:
-            return self._run("copies", threads, budget, self._copy(reader))
+            return self._copy("copies", reader, budget, threads)
 
     def decode(self, budget: float, threads: int) -> Row:
         """Decode whole images that are in memory; each thread decodes its own."""
@@ -327,18 +306,18 @@ class _Sample:
 
         def work(first: int) -> tuple[int, int, int]:
             done = size = tried = 0
-            for position in range(first, 1 << 62, threads):
+            for position in itertools.count(first, threads):
                 over = time.perf_counter() >= limit and (done or tried >= _TRIES)
                 if stop.is_set() or (tried and over):
                     break
-                at = position % len(self.records)
+                at = position % len(self._records)
                 tried += 1
                 try:
-                    decode_image(self._reader.get(int(self.records[at]), self._report.field), sixteen_bit="clip")
+                    decode_image(self._reader.get(int(self._records[at]), self._report.field), sixteen_bit="clip")
                 except DecodeError:
                     continue
                 done += 1
-                size += int(self.lengths[at])
+                size += int(self._lengths[at])
             return done, size, tried
 
         start, cpu = time.perf_counter(), time.process_time()
@@ -360,10 +339,44 @@ class _Sample:
             )
         return Row("decode", threads, done, size, seconds, cpu)
 
+    def load(self, budget: float, threads: int) -> Row:
+        """Run the loader on batches of the sample, from its first batch until the time is over."""
+        from fastrecord.dataset.dataset import FastRecordDataset
+        from fastrecord.dataset.decoding import Decoding
+        from fastrecord.loader.delivery import Delivery
+        from fastrecord.loader.loader import FastRecordLoader
+        from fastrecord.loader.skip import Skip
+        from fastrecord.transforms import RandomResizedCrop
+
+        report = self._report
+        dataset = FastRecordDataset(self._reader.path, image_field=report.field, allow_incomplete=True)
+        with FastRecordLoader(
+            dataset,
+            batch_sampler=itertools.cycle([self._records[batch] for batch in self._round()]),
+            image=RandomResizedCrop(report.size),
+            flip=True,
+            threads=threads,
+            on_error=Skip(at_most=None),
+            decoding=Decoding(sixteen_bit="clip"),
+            delivery=Delivery(pin_memory=False),
+        ) as loader:
+            batches = iter(loader)
+            next(batches)
+            before, start, cpu = loader.stats(), time.perf_counter(), time.process_time()
+            images, seconds = 0, 0.0
+            while seconds < budget:
+                made = next(batches)
+                images += len(made[0] if isinstance(made, tuple) else made)
+                seconds = time.perf_counter() - start
+            stats, cpu = loader.stats() - before, time.process_time() - cpu
+            report.skipped = max(report.skipped, len({skipped.record for skipped in loader.skipped}))
+        dataset.close()
+        shares = {name: getattr(stats, f"{name}_share") for name in ("read", "decode", "resize", "idle")}
+        size_of_each = stats.bytes_read / stats.reads if stats.reads else 0.0
+        return Row("load", threads, images, round(images * size_of_each), seconds, cpu, shares)
+
 
 def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> None:
-    from fastrecord._core import image_size, side_kinds
-
     report.mean_bytes = report.sample_bytes / max(1, report.sample)
     if report.kind != "image":
         return
@@ -376,57 +389,3 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
     report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
     ready = np.isin(side_kinds(reader, report.field, some), (CROP_READY, CROP_INDEX))
     report.crop_ready = bool(2 * ready.sum() > len(some))
-
-
-def _load(path: str | os.PathLike[str], report: Report, sample: _Sample, budget: float, threads: int, size: int) -> Row:
-    """Measure the loader on batches of the sample, from its first batch until the time is over."""
-    from fastrecord.dataset.dataset import FastRecordDataset
-    from fastrecord.dataset.decoding import Decoding
-    from fastrecord.loader.delivery import Delivery
-    from fastrecord.loader.loader import FastRecordLoader
-    from fastrecord.loader.skip import Skip
-    from fastrecord.transforms import RandomResizedCrop
-
-    dataset = FastRecordDataset(path, image_field=report.field, allow_incomplete=True)
-    with FastRecordLoader(
-        dataset,
-        batch_sampler=_Endless(sample),
-        image=RandomResizedCrop(size),
-        flip=True,
-        threads=threads,
-        on_error=Skip(at_most=None),
-        decoding=Decoding(sixteen_bit="clip"),
-        delivery=Delivery(pin_memory=False),
-    ) as loader:
-        batches = iter(loader)
-        next(batches)
-        before, start, cpu = loader.stats(), time.perf_counter(), time.process_time()
-        images = 0
-        while True:
-            made = next(batches)
-            images += len(made[0] if isinstance(made, tuple) else made)
-            seconds = time.perf_counter() - start
-            if seconds >= budget:
-                break
-        stats, cpu = loader.stats() - before, time.process_time() - cpu
-        report.skipped = max(report.skipped, len({skipped.record for skipped in loader.skipped}))
-    dataset.close()
-    shares = {
-        "read": stats.read_share,
-        "decode": stats.decode_share,
-        "resize": stats.resize_share,
-        "idle": stats.idle_share,
-    }
-    size_of_each = stats.bytes_read / stats.reads if stats.reads else 0.0
-    return Row("load", threads, images, round(images * size_of_each), seconds, cpu, shares)
-
-
-class _Endless:
-    """Endless batches of a sample's record numbers."""
-
-    def __init__(self, sample: _Sample) -> None:
-        self._sample = sample
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        """Yield record numbers, int64 (B,)."""
-        return (self._sample.records[batch] for batch in self._sample.batches())

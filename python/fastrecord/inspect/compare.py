@@ -105,8 +105,8 @@ def diff(a: Paths, b: Paths, *, order: bool = False, limit: int = 20) -> Compari
     Args:
         a: A .frec file, a folder of them, a glob pattern, or a sequence of these.
         b: The other one.
-        order: Whether another order is a difference.
-        limit: Maximum number of `changes` of each kind.
+        order: Another order of the records is a difference, too.
+        limit: Maximum number of records to list as added, as removed and as changed.
 
     Raises:
         FileNotFoundError: nothing is at a path.

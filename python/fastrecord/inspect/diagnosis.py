@@ -14,6 +14,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastrecord._core import (
     FastRecordError,
@@ -22,6 +23,7 @@ from fastrecord._core import (
     image_size,
     side_kinds,
 )
+from fastrecord.dataset.manifest import is_one_file
 from fastrecord.errors import system_text
 from fastrecord.inspect.findings import Answer, Finding, Level
 from fastrecord.inspect.machine import Machine, judge_machine, read_text, this_machine, versions
@@ -37,7 +39,11 @@ from fastrecord.inspect.mounts import (
 )
 from fastrecord.inspect.page_cache import resident_size
 from fastrecord.look.values import CROP_INDEX, CROP_READY
+from fastrecord.store import is_url
 from fastrecord.store.address import Url
+
+if TYPE_CHECKING:
+    from fastrecord.inspect.stores import StoreReport
 
 # Number of records sampled to identify the images of a file.
 _SAMPLE = 8
@@ -109,12 +115,14 @@ class Report(Answer):
         versions: What is installed and built in.
         machine: Resources of this machine.
         files: The files, in the order given.
+        stores: What was measured of each URL.
         findings: Findings about the machine, then about each file.
     """
 
     versions: dict[str, str | None]
     machine: Machine
     files: list[FileReport] = field(default_factory=list)
+    stores: list[StoreReport] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -130,17 +138,35 @@ def doctor(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
     images.
 
     Args:
-        files: .frec files. An unreadable file is a finding, not an exception.
+        files: .frec files, or data sets: folders of files, or their manifests. An unreadable file is
+            a finding, not an exception. Or URLs, whose store is measured for some seconds.
+
+    Raises:
+        FileNotFoundError: a folder has no .frec file. CorruptFileError: a manifest is damaged.
+        FastRecordError: a store does not answer.
     """
+    from fastrecord.inspect.stores import measure_store
+
+    stores = [measure_store(os.fspath(url)) for url in files if is_url(url)]
+    paths = [name for path in files if not is_url(path) for name in _named(os.fspath(path))]
     machine = this_machine()
-    report = Report(versions=versions(), machine=machine, findings=judge_machine(machine, len(files)))
+    report = Report(versions(), machine, stores=stores, findings=judge_machine(machine, len(paths)))
     mounts = parse_mounts(read_text("/proc/self/mountinfo") or "")
     locks = read_text("/proc/locks") or ""
-    for path in files:
-        file = _look_at(Url(os.fspath(path)), mounts, locks)
+    for path in paths:
+        file = _look_at(Url(path), mounts, locks)
         report.files.append(file)
         report.findings += judge_file(file, machine)
     return report
+
+
+def _named(path: str) -> list[str]:
+    """Return the files of a data set; a file by itself is examined even if it cannot be read."""
+    if is_one_file(path):
+        return [path]
+    from fastrecord.dataset.shards import find_files
+
+    return find_files(path)
 
 
 def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:

@@ -9,6 +9,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, Reader, default_threads, permute
 from fastrecord.checks import WORD, integer
+from fastrecord.dataset.manifest import NAME, folder_of
 from fastrecord.dataset.selection import Selection
-from fastrecord.dataset.shards import Paths, Shards
+from fastrecord.dataset.shards import Paths, Shards, find_files
 from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
 from fastrecord.inspect.findings import Answer
@@ -29,6 +31,7 @@ from fastrecord.look.values import short_text
 from fastrecord.names import readable
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import KEY, lies_in_index, plain
+from fastrecord.store import is_url
 from fastrecord.store.threads import Threads
 from fastrecord.terminal import bytes_text
 
@@ -72,7 +75,7 @@ class BrowseSummary(Answer):
 
 def browse(
     path: Paths,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     *,
     n: int = 200,
     class_name: str | None = None,
@@ -88,11 +91,11 @@ def browse(
 
     Args:
         path: A .frec file, a folder of them, a glob pattern, or a sequence of these.
-        out: The page. It gets its name when it is complete.
-        n: Maximum number of records, 1 to 2,000, chosen at random.
+        out: The page. It gets its name when it is complete. Default: the name of the file or folder
+            with .html, here.
+        n: Maximum number of records, 1 to 2,000, chosen at random. Fewer records get larger images.
         class_name: Only records of this class.
-        where: Only records that meet this condition, such as `label == 3 and image.width > 500`:
-            comparisons of fields with constants, joined by `and`, `or` and `not`.
+        where: Only records that meet this condition, such as "label == 3 and image.width > 500".
         seed: Chooses the records, in [0, 2**64).
         overwrite: Replace `out` if it exists.
 
@@ -104,7 +107,7 @@ def browse(
         CorruptFileError: a file is not a valid .frec file, or its index is damaged.
     """
     n, seed = integer("n", n, 1, MOST_RECORDS + 1), integer("seed", seed, 0, WORD)
-    target = os.fspath(out)
+    target = f"{_name_of(path)}.html" if out is None else os.fspath(out)
     check_output(target, overwrite=overwrite)
     shards = Shards.open(path)
     try:
@@ -115,6 +118,18 @@ def browse(
         shards.close()
     write_whole(target, page, overwrite=overwrite)
     return BrowseSummary(target, len(shards), len(selection), len(items.items), items.damaged, len(page))
+
+
+def _name_of(path: Paths) -> str:
+    """Return the name of the first file, or of a data set's folder."""
+    first = path if isinstance(path, (str, os.PathLike)) else path[0]
+    file = first["path"] if isinstance(first, Mapping) else os.fspath(first)
+    if is_url(file):
+        return folder_of(file).name.removesuffix(".frec")
+    name = os.path.abspath(os.path.expanduser(file))
+    if os.path.basename(name) == NAME:
+        name = os.path.dirname(name)
+    return os.path.basename(name if os.path.isdir(name) else find_files(file)[0]).removesuffix(".frec")
 
 
 def _select(shards: Shards, class_name: str | None, where: str | None) -> Selection:

@@ -23,45 +23,44 @@ _BARS = 40
 _FIELDS = 12
 
 
-def require_plot(path: str | os.PathLike[str], *, overwrite: bool) -> Any:
+def require_plot(path: str | os.PathLike[str]) -> Any:
     """Return matplotlib's `Figure`, after a check of the output.
 
     Raises:
         ValueError: the name does not end with .png, .svg or .pdf.
         FastRecordError: matplotlib, the extra `plot`, is not installed; the message has the pip
             line. Or the output is not a regular file.
-        FileExistsError: the output exists.
+        OSError: the output is a folder, or its folder does not exist.
     """
     if not os.fspath(path).lower().endswith(_KINDS):
         raise ValueError(f"{os.fspath(path)}: a picture's name ends with {', '.join(_KINDS)}")
     figure = library("matplotlib.figure", "plot", "a plot").Figure
-    check_output(os.fspath(path), overwrite=overwrite)
+    check_output(os.fspath(path), overwrite=True)
     return figure
 
 
-def _save(figure: Any, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+def _save(figure: Any, path: str | os.PathLike[str]) -> None:
     picture = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a font lacks characters of a name
         figure.savefig(picture, format=os.fspath(path)[-3:].lower(), dpi=100)
-    write_whole(os.fspath(path), picture.getvalue(), overwrite=overwrite)
+    write_whole(os.fspath(path), picture.getvalue(), overwrite=True)
 
 
-def plot_stats(stats: FileStats, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def plot_stats(stats: FileStats, path: str | os.PathLike[str]) -> None:
     """Draw statistics: bytes, image sizes, aspects, classes, kinds of images.
 
     Args:
         stats: A result of `stats`.
-        path: The picture; its name ends with .png, .svg or .pdf.
-        overwrite: Replace it if it exists.
+        path: The picture, which is replaced; its name ends with .png, .svg or .pdf.
 
     Raises:
         ValueError: the name ends with something else.
         FastRecordError: matplotlib, the extra `plot`, is not installed; the message has the pip
             line.
-        FileExistsError: `path` exists.
+        OSError: the file cannot be written.
     """
-    figure = require_plot(path, overwrite=overwrite)(figsize=(15, 8.5), layout="constrained")
+    figure = require_plot(path)(figsize=(15, 8.5), layout="constrained")
     axes = iter(figure.subplots(2, 3).flat)
     name = os.path.basename(stats.files[0]) + (f" and {len(stats.files) - 1:,} more" if len(stats.files) > 1 else "")
     figure.suptitle(_plain(f"{name}: {stats.records:,} records"))
@@ -76,7 +75,7 @@ def plot_stats(stats: FileStats, path: str | os.PathLike[str], *, overwrite: boo
     _draw_classes(next(axes), stats)
     for rest in axes:
         rest.set_axis_off()
-    _save(figure, path, overwrite=overwrite)
+    _save(figure, path)
 
 
 def _plain(text: str) -> str:
@@ -140,7 +139,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         FastRecordError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    figure = require_plot(path, overwrite=True)(figsize=(8, 5), layout="constrained")
+    figure = require_plot(path)(figsize=(8, 5), layout="constrained")
     sizes = _sizes(plan.setup)
     steps = [run(setup).last for setup in sizes]
     gpus = [setup.gpus for setup in sizes]
@@ -170,7 +169,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     axes.set(xlabel="GPUs", ylabel="images/s", title=f"{plan.setup.gpus} GPUs: limited by {plan.limit}")
     axes.grid(alpha=0.3)
     axes.legend()
-    _save(figure, path, overwrite=True)
+    _save(figure, path)
 
 
 def _sizes(setup: Setup) -> list[Setup]:

@@ -200,8 +200,8 @@ def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
 
     Args:
         path: A .frec file, a folder of them, a glob pattern, or a sequence of these.
-        sample: Maximum number of records in the sample.
-        seed: Chooses the sample, in [0, 2**64).
+        sample: Maximum number of images whose first bytes are read.
+        seed: Chooses them, in [0, 2**64).
 
     Raises:
         FileNotFoundError: nothing is at the path.

@@ -42,12 +42,11 @@ class Verdict(Answer):
     advice: tuple[str, ...]
 
 
-def judge(report: Report, *, size: int = 224) -> Verdict:
+def judge(report: Report) -> Verdict:
     """Determine what limits loading.
 
     Args:
         report: A return value of `bench`.
-        size: Height and width of the loader's output, in pixels.
     """
     load = report.row("load")
     fits = report.memory is None or report.nbytes <= _FITS * report.memory
@@ -69,7 +68,7 @@ def judge(report: Report, *, size: int = 224) -> Verdict:
         if limit != "read" and _used(load) < 1 - _LOST:
             limit, undisturbed = "cpu", load.threads * load.records / load.cpu_seconds
         reasons = (_share_text(limit, load), *_scaling_text(efficiency, load, limit), *waits)
-    return Verdict(limit, expected, undisturbed, efficiency, reasons, tuple(_advice(report, limit, size)))
+    return Verdict(limit, expected, undisturbed, efficiency, reasons, tuple(_advice(report, limit)))
 
 
 def _used(load: Row) -> float:
@@ -119,8 +118,8 @@ def _disk_text(report: Report, disk: Row, best: Row, *, fits: bool) -> str:
     return f"From the disk come {rate}; loading could take {wanted}: {when} waits for the disk."
 
 
-def _advice(report: Report, limit: str, size: int) -> list[str]:
-    advice = []
+def _advice(report: Report, limit: str) -> list[str]:
+    advice, size = [], report.size
     load = report.row("load")
     if limit == "disk":
         memory = f" ({(report.memory or 0) / 1e9:.1f} GB are free)" if report.memory is not None else ""
