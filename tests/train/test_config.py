@@ -93,7 +93,7 @@ def test_an_error_in_an_option_of_the_command_line_does_not_blame_the_file(tmp_p
     result = CliRunner().invoke(main, ["a.frec", "--config", str(path), "--epochs", "0"])
     assert result.stderr.splitlines()[-1] == "Error: epochs is 0: it must be at least 1"
     assert "Missing argument 'TRAIN.frec...'" in CliRunner().invoke(main, ["--epochs", "3"]).stderr
-    assert "'3,x' is not a number such as 30" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "3,x"]).stderr
+    assert "'3,x' is not a whole number or a list" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "3,x"]).stderr
 
 
 @pytest.mark.usefixtures("one_thread")

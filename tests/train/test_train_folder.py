@@ -151,12 +151,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_what_does_not(colours: P
     assert refusal(small_config(colours, run, **config)) == message
 
 
-def test_a_checkpoint_of_before_the_checksums_is_resumed(colours: Path, run: Path) -> None:
-    last = run / "checkpoints" / "last.pt"
-    torch.save({**load_checkpoint(last), "format": "fastrecord.train 1"}, last)
-    assert train(small_config(colours, run, resume="auto", max_steps=2)).step == 2
-
-
 def test_weight_decay_and_momentum_of_a_resumed_run_are_those_it_is_given(
     colours: Path, trained: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import os
 import pickle
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ import torch
 from fastrecord.train.config import TrainError
 
 _FORMAT = "fastrecord.train 2"
-# The first format, without a checksum.
-_FIRST_FORMAT = "fastrecord.train 1"
 _LABEL = b"fastrecord.train sha256 "
 _DIGEST = hashlib.sha256().digest_size * 2
 _TEMPORARY = ".{}.tmp"
@@ -76,23 +75,24 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError as error:
         raise TrainError(f"{path}: {error.strerror}") from error
-    sound = _is_sound(content)
-    if sound is False:
-        raise TrainError(f"{path}: the checkpoint is damaged: its content does not match its checksum; {_others(path)}")
-    failure: Exception | None = None
-    state: Any = None
-    if content.startswith(b"PK"):
-        try:
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except _UNREADABLE as error:
-            failure = error
-    if not isinstance(state, dict) or state.get("format") != (_FORMAT if sound else _FIRST_FORMAT):
-        what = "an empty file" if not content else "not a checkpoint of fastrecord.train, or cut short"
-        raise TrainError(f"{path}: {what}; {_others(path)}") from failure
-    return state
+    body, digest = memoryview(content)[:-_DIGEST], content[-_DIGEST:]
+    what = "an empty file" if not content else "not a checkpoint of fastrecord.train, or cut short"
+    if bytes(body[-len(_LABEL) :]) == _LABEL:
+        if hashlib.sha256(body).hexdigest().encode() == digest:
+            with suppress(*_UNREADABLE):
+                state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+                if state["format"] == _FORMAT:
+                    return state
+        else:
+            what = "the checkpoint is damaged: its content does not match its checksum"
+    sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound(other)]
+    way_out = f"continue from {' or '.join(sound)} (--resume PATH)"
+    if not sound:
+        way_out = "no other checkpoint is beside it: begin again (--overwrite), or restore a copy"
+    raise TrainError(f"{path}: {what}; {way_out}")
 
 
-# Exceptions of torch for bytes that are not a torch archive, or a damaged one.
+# Exceptions of torch for bytes that are not a torch archive.
 _UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, pickle.UnpicklingError)
 
 
@@ -105,40 +105,17 @@ def _add_checksum(archive: io.BytesIO) -> None:
     archive.write(digest.encode())
 
 
-def _is_sound(content: bytes) -> bool | None:
-    """Return whether a checkpoint matches its checksum; None if it has no checksum."""
-    body = memoryview(content)[:-_DIGEST]
-    if bytes(body[-len(_LABEL) :]) != _LABEL:
-        return None
-    return hashlib.sha256(body).hexdigest().encode() == content[-_DIGEST:]
-
-
-def _is_usable(path: Path) -> bool:
-    if _is_sound_file(path):
-        return True
-    try:  # one of an older version has no checksum
-        load_checkpoint(path)
-    except TrainError:
-        return False
-    return True
-
-
-def _is_sound_file(path: Path) -> bool:
+def _is_sound(path: Path) -> bool:
+    """Return whether a checkpoint matches its checksum, without loading it."""
     try:
         with path.open("rb") as file:
             file.seek(-len(_LABEL) - _DIGEST, os.SEEK_END)
-            # Other programs may have files of many gigabytes there.
-            return file.read(len(_LABEL)) == _LABEL and bool(_is_sound(path.read_bytes()))
+            if file.read(len(_LABEL)) != _LABEL:  # other programs may have files of many gigabytes there
+                return False
+            content = path.read_bytes()
+            return hashlib.sha256(memoryview(content)[:-_DIGEST]).hexdigest().encode() == content[-_DIGEST:]
     except OSError:
         return False
-
-
-def _others(path: Path) -> str:
-    """Return a text about the usable checkpoints beside an unusable one."""
-    sound = [str(other) for other in sorted(path.parent.glob("*.pt")) if other != path and _is_sound_file(other)]
-    if sound:
-        return f"continue from {' or '.join(sound)} (--resume PATH)"
-    return "no other checkpoint is beside it: begin again (--overwrite), or restore a copy"
 
 
 def find_snapshots(resume: str | Path | None, folder: Path) -> list[dict[str, Any]] | None:
@@ -175,7 +152,7 @@ def find_checkpoint(resume: str | Path | None, folder: Path) -> Path | None:
         newest = [folder / "checkpoints" / name for name in ("last.pt", "best.pt")]
         there = [path for path in newest if path.exists()]
         # If none is usable, the error is the newest one's.
-        return next(filter(_is_usable, there), there[0] if there else None)
+        return next(filter(_is_sound, there), there[0] if there else None)
     path = Path(resume)
     names = ("last.pt", "checkpoints/last.pt", "best.pt", "checkpoints/best.pt")
     for candidate in (path, *(path / name for name in names)):

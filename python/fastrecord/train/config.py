@@ -8,9 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args, get_origin
 
 from fastrecord.dataset.decoding import Decoder, SixteenBit
+from fastrecord.options import hint, texts
 from fastrecord.store.address import Url
 from fastrecord.train.settings_file import read_settings
 
@@ -44,9 +45,9 @@ class TrainConfig:
 
     Attributes:
         train: Packed file, glob, or several files, to train on.
-        val: The same, to evaluate on after every epoch; None disables evaluation.
-        cache, cache_size: For URLs, a folder on a local disk that keeps what was read, and its size at
-            most, such as "500GiB"; as for `FastRecordDataset`.
+        val: Files to evaluate on after every epoch; None: no evaluation.
+        cache: For URLs: a folder on a local disk that keeps what was read.
+        cache_size: Bytes of the cache at most, such as "500GiB". None: all that is read.
         model: Name of a torchvision classifier.
         zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide
             ResNet): the last scale of its normalisation starts at 0, which makes the first steps
@@ -171,46 +172,55 @@ class TrainConfig:
                 object.__setattr__(self, name, Url(files))
             elif isinstance(files, list):
                 object.__setattr__(self, name, [Url(file) if isinstance(file, str) else file for file in files])
-        for name in ("epochs", "batch_size", "accumulate", "image_size", "print_freq"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
+        for name in texts(TrainConfig):
+            kind, _ = hint(TrainConfig, name)
+            if get_origin(kind) is Literal:
+                self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
+        for name in ("epochs", "batch_size", "accumulate", "image_size", "print_freq", "global_batch", "max_steps"):
+            self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
+        for name in ("checkpoint_every", "threads"):
+            self._check(name, (getattr(self, name) or 0) >= 0, "at least 0")
+        for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
+            self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
         given = self.lr_step_epochs
         drops = [0, given] if isinstance(given, int) else [0, *given]
-        fits = len(drops) > 1 and all(before < after for before, after in itertools.pairwise(drops))
-        self._check("lr_step_epochs", fits, "at least 1, or a list of epochs, each after the one before")
-        self._check("global_batch", self.global_batch is None or self.global_batch >= 1, "at least 1")
+        rising = len(drops) > 1 and all(before < after for before, after in itertools.pairwise(drops))
+        most, warmup, native = self.max_skipped, self.warmup_epochs, self.loader == "native"
+        bounded = most is None or (0 <= most <= 1 if isinstance(most, float) else most >= 0)
+        for name, holds, allowed in (
+            ("lr_step_epochs", rising, "at least 1, or a list of epochs, each after the one before"),
+            ("timeout", self.timeout is None or 0 < self.timeout < math.inf, "above 0 and finite"),
+            ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
+            ("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"),
+            ("max_skipped", bounded, "a share from 0.0 to 1.0, or a number of records, at least 0"),
+            (
+                "warmup_epochs",
+                warmup is None or 0 <= warmup <= self.epochs,
+                f"between 0 and the {self.epochs} epochs of the run",
+            ),
+            (
+                "compile",
+                self.parallel == "ddp" or not self.compile,
+                "False with parallel dp, whose threads torch.compile cannot follow",
+            ),
+            (
+                "threads",
+                self.threads != 0 or not native or self.data != "real",
+                "at least 1 (0, no worker at all, is for loader torch)",
+            ),
+            ("on_error", native or self.on_error == "raise", "'raise' with loader torch: only the native loader skips"),
+            ("decoder", native or self.decoder == "auto", "'auto' with loader torch, where Pillow decodes all images"),
+            (
+                "sixteen_bit",
+                native or self.sixteen_bit == "reject",
+                "'reject' with loader torch, where Pillow makes all values above 255 white",
+            ),
+        ):
+            self._check(name, holds, allowed)
         if self.global_batch is not None and self.accumulate > 1:
             raise ValueError(
                 "give global_batch or accumulate, not both: the number of passes follows from global_batch"
             )
-        self._check("timeout", self.timeout is None or 0 < self.timeout < math.inf, "above 0 and finite")
-        self._check("checkpoint_every", self.checkpoint_every >= 0, "at least 0")
-        for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
-            self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
-        self._check("seed", 0 <= self.seed < 2**63, "in [0, 2**63)")
-        self._check("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
-        self._check("threads", self.threads is None or self.threads >= 0, "at least 0")
-        self._check("max_steps", self.max_steps is None or self.max_steps >= 1, "at least 1")
-        most = self.max_skipped
-        fits = most is None or (0 <= most <= 1 if isinstance(most, float) else most >= 0)
-        self._check("max_skipped", fits, "a share from 0.0 to 1.0, or a number of records, at least 0")
-        fits = self.warmup_epochs is None or 0 <= self.warmup_epochs <= self.epochs
-        self._check("warmup_epochs", fits, f"between 0 and the {self.epochs} epochs of the run")
-        choices = {"augment": Augment, "amp": Amp, "schedule": Schedule, "device": DeviceKind}
-        choices |= {"decoder": Decoder, "sixteen_bit": SixteenBit, "parallel": Parallel}
-        choices |= {"loader": LoaderKind, "data": DataKind, "shuffle": ShuffleKind, "on_error": OnError}
-        for name, kind in choices.items():
-            self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        if self.parallel == "dp":
-            self._check(
-                "compile", not self.compile, "False with parallel dp, whose threads torch.compile cannot follow"
-            )
-        if self.loader == "native" and self.data == "real":
-            self._check("threads", self.threads != 0, "at least 1 (0, no worker at all, is for loader torch)")
-        if self.loader == "torch":
-            self._check("on_error", self.on_error == "raise", "'raise' with loader torch: only the native loader skips")
-            self._check("decoder", self.decoder == "auto", "'auto' with loader torch, where Pillow decodes all images")
-            allowed = "'reject' with loader torch, where Pillow makes all values above 255 white"
-            self._check("sixteen_bit", self.sixteen_bit == "reject", allowed)
         if self.overwrite and self.resume is not None:
             raise ValueError("give overwrite or resume, not both: one replaces the run that the other continues")
 

@@ -56,6 +56,7 @@ _NEEDED = (
     "done",
     "best_error1",
     "meter",
+    "skips",
     "batches",
     "model",
     "optimizer",
@@ -425,8 +426,7 @@ class _Run:
         absent = [name for name in _NEEDED if name not in state]
         if absent:
             raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} cannot be resumed")
-        # Settings that older versions did not store had only one value.
-        then = {"data": "real", "shuffle": "full", **state["config"], "classes": state["classes"]}
+        then = {**state["config"], "classes": state["classes"]}
         ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
         ours["classes"] = list(self.classes)
         if then["classes"] == [str(number) for number in range(len(self.classes))]:
@@ -445,7 +445,7 @@ class _Run:
             # Raised on all ranks.
             raise TrainError(f"{path} cannot be resumed so: {error}") from error
         self.meter.load_state_dict(state["meter"])
-        self.skips.load_state_dict(state.get("skips", self.skips.state_dict()))
+        self.skips.load_state_dict(state["skips"])
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
         self.best_error1, self.checkpoint = state["best_error1"], path
 

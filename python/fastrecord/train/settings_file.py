@@ -6,20 +6,15 @@ import difflib
 import json
 import os
 import tomllib
-import types
 from collections.abc import Collection, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-# TOML has no null: this text says "no limit" where that is not the default.
-_NONE = "none"
+from fastrecord.options import NONE, fits, hint, words
 
-
-class Settings(Protocol):
-    """A dataclass of settings."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance as Settings
 
 
 def read_settings(path: str | os.PathLike[str], kind: type[Settings]) -> dict[str, Any]:
@@ -41,24 +36,22 @@ def read_settings(path: str | os.PathLike[str], kind: type[Settings]) -> dict[st
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from error
-    hints = get_type_hints(kind)
-    names = {field.name.replace("_", "-"): field for field in fields(kind)}
+    names = {field.name.replace("_", "-"): field.name for field in fields(kind)}
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in names:
             near = difflib.get_close_matches(key.replace("_", "-").lower(), names, n=1)
             guess = f": did you mean {near[0]}?" if near else ""
             raise ValueError(f"{path}: unknown key {key!r}{guess} (the keys are {', '.join(names)})")
-        field = names[key]
-        hint = hints[field.name]
-        # "none" where None is not the default, which a file leaves out.
-        unlimited = field.default is not None and _fits(None, hint)
-        if unlimited and value == _NONE:
+        annotated, default = hint(kind, names[key])
+        # TOML has no null: "none" stands for None where that is not the default, which a file leaves out.
+        unlimited = default is not None and fits(None, annotated)
+        if unlimited and value == NONE:
             value = None
-        elif not _fits(value, hint):
-            words = _words(hint) + (f" or {json.dumps(_NONE)}" if unlimited else "")
-            raise ValueError(f"{path}: {key} is {value!r:.100}: it must be {words}")
-        values[field.name] = value
+        elif not fits(value, annotated):
+            allowed = words(annotated) + (f" or {json.dumps(NONE)}" if unlimited else "")
+            raise ValueError(f"{path}: {key} is {value!r:.100}: it must be {allowed}")
+        values[names[key]] = value
     return values
 
 
@@ -102,7 +95,7 @@ def changed(settings: Settings, *, leave_out: Collection[str] = (), defaults: bo
 
 def _text(value: object) -> str:
     if value is None:
-        return json.dumps(_NONE)
+        return json.dumps(NONE)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str | Path):
@@ -111,29 +104,3 @@ def _text(value: object) -> str:
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_text, value))}]"
     raise TypeError(f"{value!r} has no text in TOML")
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a value of TOML (or None) is of an annotated type."""
-    kind = get_origin(hint)
-    if kind in (Union, types.UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
-    if kind is Literal:
-        return value in get_args(hint)
-    if kind is Sequence:
-        return isinstance(value, list) and all(_fits(each, get_args(hint)[0]) for each in value)
-    # True is an int to Python, and 1 a good float to people.
-    return type(value) is hint or (hint is float and type(value) is int)
-
-
-def _words(hint: Any) -> str:
-    kind = get_origin(hint)
-    if kind in (Union, types.UnionType):
-        kinds = [each for each in get_args(hint) if each not in (types.NoneType, Path)]
-        return " or ".join(_words(each) for each in kinds if each is not int or float not in kinds)
-    if kind is Literal:
-        return f"one of {', '.join(map(json.dumps, get_args(hint)))}"
-    if kind is Sequence:
-        return f"a list, each {_words(get_args(hint)[0])}"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-    return words[hint]
