@@ -24,7 +24,7 @@ plot_option = click.option(
     "--plot", "picture", type=path_type, metavar="PICTURE", help="Also draw it: .png, .svg or .pdf. Replaces PICTURE."
 )
 # Parameters of functions that commands fill in.
-_OURS = ("progress", "store_options", "on_large")
+_OURS = ("progress", "store", "on_large")
 # Names of parameters that are an output, which -o gives too.
 _OUTPUTS = ("out", "destination", "folder")
 
