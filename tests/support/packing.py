@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,26 @@ def write(folder: Path, files: Mapping[str, bytes]) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+    return folder
+
+
+def write_many(folder: Path, count: int) -> Path:
+    """Make class folders of JPEGs that differ in their last bytes."""
+    data = encode(1)[:-2]
+    names = (f"{'abc'[i % 3]}/{i:04d}.jpg" for i in range(count))
+    return write(folder, {name: data + i.to_bytes(2, "little") + b"\xff\xd9" for i, name in enumerate(names)})
+
+
+def write_shards(
+    folder: Path, schema: fr.Schema, shards: int, each: int, record: Callable[[int], Mapping[str, Any]]
+) -> Path:
+    """Write a data set of shards of as many records, each made of its number."""
+    folder.mkdir()
+    for shard in range(shards):
+        with fr.Writer(folder / f"train-{shard:05}-of-{shards:05}.frec", schema) as writer:
+            for number in range(shard * each, (shard + 1) * each):
+                writer.append(record(number))
+    fr.files.write_manifest(folder)
     return folder
 
 

@@ -1,21 +1,25 @@
-"""`Experiment` and `Outcome`, and how to run an experiment that is a core test."""
+"""`Experiment`, its `Outcome`, and `Rounds`: the loop that experiments share."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
+import itertools
+import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from pathlib import Path
+from random import Random
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-# A Rust test prints one such line: JSON with the key count, and optionally detail.
-_REPORT = re.compile(r"^torture: (\{.*\})$", re.MULTILINE)
+from tqdm import tqdm
+
+import fastrecord as fr
+from tests.torture.apart import ROOT, apart
+
+__all__ = ["ROOT", "Experiment", "Outcome", "Rounds", "measured"]
+MOST_FAILURES = 20
 
 
 @dataclass(frozen=True)
@@ -41,63 +45,85 @@ class Experiment:
         name: The name on the command line.
         promise: The number of the tested promise in docs/reliability.md.
         what: The counted unit: "crash states".
-        where: The files of the experiment.
         short, long: The count in `make test` and in `make torture`; seconds if `what` says so.
         run: The function; takes the count.
+        where: The files of the experiment; "" for that of `run`.
+        apart: Whether it runs in a process of its own, which imports only what it needs.
         in_tests: Whether test_torture.py runs the short one. Core tests run by themselves.
     """
 
     name: str
     promise: int
     what: str
-    where: str
     short: int
     long: int
     run: Callable[[int], Outcome]
+    where: str = ""
+    apart: bool = False
     in_tests: bool = True
+
+    def __call__(self, count: int) -> Outcome:
+        """Run it."""
+        if not self.apart:
+            return self.run(count)
+        said = apart(self.run.__module__, count)
+        return Outcome(0, [said]) if isinstance(said, str) else Outcome(**said)
 
 
 def measured(experiment: Experiment, count: int) -> dict[str, Any]:
     """Run an experiment; return its row with the outcome, the seconds it took, and the date."""
     start = time.monotonic()
-    outcome = experiment.run(count)
-    row = {name: getattr(experiment, name) for name in ("name", "promise", "what", "where")}
+    outcome = experiment(count)
+    row = {name: getattr(experiment, name) for name in ("name", "promise", "what")}
+    row["where"] = experiment.where or experiment.run.__module__.replace(".", "/") + ".py"
     seconds = round(time.monotonic() - start, 1)
     return row | asdict(outcome) | {"seconds": seconds, "date": date.today().isoformat()}
 
 
-def cargo_test(
-    target: str,
-    name: str | None,
-    count: int,
-    *,
-    package: str = "fastrecord-core",
-    features: str = "",
-    env: dict[str, str] | None = None,
-) -> Outcome:
-    """Run a crate's test with `FASTRECORD_TORTURE` = count, the number of cases that the test uses.
-
-    The test prints `torture: {"count": ..., "detail": ...}` with the count of cases that it
-    ran. If it fails, its output is the failure. The counts of several tests are added.
+class Rounds:
+    """The rounds of an experiment: what is drawn, counted, and found wrong.
 
     Args:
-        target: The file under the crate's tests, without its suffix, or "lib".
-        name: The exact name of the test; None for all tests of the file.
-        count: Number of cases.
-        package: The crate.
-        features: Features of the crate, for cargo.
-        env: Additional environment variables.
+        seed: Decides what happens; drawn if there is none.
+
+    Attributes:
+        draw: The generator of this seed.
+        done: What has been counted.
+        counts: How often each kind came.
+        failures: What was wrong.
     """
-    command = ["cargo", "test", "--profile", "torture", "-p", package]
-    command += ["--lib"] if target == "lib" else ["--test", target]
-    command += ["--features", features] if features else []
-    command += ["--", "--include-ignored", "--nocapture"]
-    command += ["--exact", name] if name else []
-    more = {"FASTRECORD_TORTURE": str(count)} | (env or {})
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | more)
-    found = [json.loads(text) for text in _REPORT.findall(done.stdout)]
-    if done.returncode != 0 or not found:
-        said = (done.stdout + done.stderr)[-2000:]
-        return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}: {said}"])
-    details = dict.fromkeys(report.get("detail", "") for report in found)
-    return Outcome(sum(report["count"] for report in found), detail="; ".join(filter(None, details)))
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = secrets.randbits(32) if seed is None else seed
+        self.draw = Random(self.seed)
+        self.done = 0
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def until(self, count: int, unit: str, each: int = 1) -> Iterator[int]:
+        """Yield the numbers of rounds until `done`, to which each adds this much, is `count`, or too much failed."""
+        with tqdm(total=count, unit=f" {unit}", disable=None) as bar:
+            for number in itertools.count():
+                if self.done >= count or len(self.failures) >= MOST_FAILURES:
+                    break
+                yield number
+                self.done += each
+                bar.update(min(self.done, count) - bar.n)
+
+    def fail(self, what: str) -> None:
+        """Note a failure."""
+        self.failures.append(f"seed {self.seed}, {what}")
+
+    @contextmanager
+    def trial(self, what: str) -> Iterator[None]:
+        """Note an error as a failure, and go on."""
+        try:
+            yield
+        except (AssertionError, KeyError, OSError, ValueError, fr.FastRecordError) as error:
+            self.fail(f"{what}: {type(error).__name__}: {error}")
+
+    def outcome(self, *details: str) -> Outcome:
+        """Return what came of it."""
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
+        told = "; ".join(filter(None, (f"seed {self.seed}", kinds, *details)))
+        return Outcome(self.done, self.failures[:MOST_FAILURES], told)

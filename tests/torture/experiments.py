@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.torture.cluster import ray_kills, ray_training
-from tests.torture.core import fuzz, sanitizers, seeded, threads
+from tests.torture.core import core_tests, fuzz
 from tests.torture.experiment import Experiment
 from tests.torture.files import mapping, sigkill
 from tests.torture.loaders import endings, leaks
@@ -11,31 +11,11 @@ from tests.torture.readers import readers
 from tests.torture.stores import keys, small_caches, store_faults, store_kills
 from tests.torture.training import leftovers, nodes, resume, resume_order
 
-EXPERIMENTS: list[Experiment] = [
-    seeded.CRASH_STATES,
-    sigkill.SIGKILL,
-    ray_kills.EXPERIMENT,
-    keys.EXPERIMENT,
-    seeded.FAULTS,
-    seeded.BITS,
-    seeded.PAGES,
-    seeded.REPAIRS,
-    *fuzz.EXPERIMENTS,
-    sanitizers.MIRI,
-    sanitizers.VALGRIND,
-    readers.EXPERIMENT,
-    mapping.EXPERIMENT,
-    leaks.EXPERIMENT,
-    leftovers.EXPERIMENT,
-    store_kills.EXPERIMENT,
-    store_faults.EXPERIMENT,
-    threads.RANDOM_SCHEDULES,
-    threads.EVERY_SCHEDULE,
-    small_caches.EXPERIMENT,
-    sanitizers.TSAN,
-    endings.EXPERIMENT,
-    resume.EXPERIMENT,
-    resume_order.EXPERIMENT,
-    nodes.EXPERIMENT,
-    ray_training.EXPERIMENT,
-]
+_MODULES = (
+    *(sigkill, ray_kills, keys, readers, mapping, leaks, leftovers, store_kills, store_faults, small_caches),
+    *(endings, resume, resume_order, nodes, ray_training),
+)
+EXPERIMENTS: list[Experiment] = sorted(
+    [*core_tests.EXPERIMENTS, *fuzz.EXPERIMENTS, *(module.EXPERIMENT for module in _MODULES)],
+    key=lambda experiment: experiment.promise,
+)

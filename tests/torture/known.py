@@ -17,7 +17,7 @@ SIDE = 24
 _BASES = 16
 
 
-class WrongDataError(Exception):
+class WrongDataError(AssertionError):
     """The read value differs from the written one."""
 
 

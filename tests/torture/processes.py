@@ -1,20 +1,13 @@
-"""Resources of processes, limits on their CPU time, and experiments in child processes."""
+"""What processes hold, and which there are."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-from tests.torture.experiment import ROOT, Outcome
 
 
 @dataclass(frozen=True)
@@ -107,56 +100,3 @@ def command_line(process: Process) -> str:
         return f"pid {process[0]}: {Path(f'/proc/{process[0]}/cmdline').read_text().replace(chr(0), ' ')[:200]}"
     except OSError:
         return f"pid {process[0]}"
-
-
-class Pace:
-    """Keeps a process and its ended children within a share of one core."""
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._wall, self._cpu = time.monotonic(), self._spent()
-
-    @staticmethod
-    def _spent() -> float:
-        return sum(os.times()[:4])
-
-    def rest(self) -> None:
-        """Sleep until the CPU time is within the share."""
-        now = time.monotonic()
-        ahead = (self._spent() - self._cpu) / self._share - (now - self._wall)
-        if ahead > 0:
-            time.sleep(min(ahead, 10))
-        else:
-            # Unused time is not saved up.
-            self._wall, self._cpu = now, self._spent()
-
-
-def apart(module: str, count: int) -> Outcome:
-    """Run `python -m tests.torture.<module> COUNT`, which calls `print_outcome`."""
-    command = [sys.executable, "-m", f"tests.torture.{module}", str(count)]
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment(), preexec_fn=end_with_parent
-    )
-    if done.returncode != 0:
-        return Outcome(0, [f"{' '.join(command)} ended with {done.returncode}"])
-    return Outcome(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def print_outcome(run: Callable[[int], Outcome]) -> None:
-    """Run an experiment with the count of the command line; print its outcome for `apart`."""
-    sys.stdout.write(json.dumps(asdict(run(int(sys.argv[1])))) + "\n")
-
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Let this forked process die with the thread that started it, so that no job remains."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return an environment in which processes find this package and compute with one thread."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}

@@ -15,7 +15,7 @@ from tests.torture.experiments import EXPERIMENTS
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e.in_tests], ids=lambda experiment: experiment.name)
 def test_nothing_is_lost_crashed_or_leaked(experiment: Experiment) -> None:
-    outcome = experiment.run(experiment.short)
+    outcome = experiment(experiment.short)
     assert outcome.failures == []
     assert outcome.count >= experiment.short
 
@@ -28,8 +28,8 @@ def test_the_long_ones_are_longer_and_each_has_a_name_of_its_own() -> None:
 def test_the_table_says_what_failed(tmp_path: Path) -> None:
     here = tmp_path / "page.md"
     here.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
-    broken = Experiment("broken", 3, "bits", "tests/x.py", 1, 2, lambda count: Outcome(count, ["bit 5 was not seen"]))
-    good = Experiment("good", 1, "states", "tests/y.py", 1, 2, lambda count: Outcome(count, detail="seed 7"))
+    broken = Experiment("broken", 3, "bits", 1, 2, lambda count: Outcome(count, ["bit 5 was not seen"]), "tests/x.py")
+    good = Experiment("good", 1, "states", 1, 2, lambda count: Outcome(count, detail="seed 7"), "tests/y.py")
     page.write(here, [measured(broken, 2), measured(good, 20_000)])
     text = here.read_text()
     assert "| 1 | good | 20,000 states | 0 s | nothing lost, crashed or leaked: seed 7 | `tests/y.py` |" in text

@@ -7,20 +7,16 @@ another write is seen.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter
 from pathlib import Path
-
-from tqdm import tqdm
 
 import fastrecord as fr
 from tests.support.machines.cluster import VARIABLES, local_cluster, short_folder
-from tests.torture.experiment import ROOT, Experiment, Outcome
-from tests.torture.processes import apart, descendants, end_with_parent, environment, print_outcome
+from tests.torture.apart import popen
+from tests.torture.experiment import Experiment, Outcome, Rounds
+from tests.torture.processes import descendants
 
 _RECORDS, _BLOCKS = 2000, 6
 # A driver connects, writes and says so. Its tasks take some 100 ms, so that kills meet them.
@@ -42,16 +38,12 @@ print("done", flush=True)
 """
 
 
-class Writes:
+class Writes(Rounds):
     """Writes that are killed, on a cluster of this machine that this process runs."""
 
     def __init__(self, address: str, folder: Path) -> None:
+        super().__init__()
         self.address = address
-        self.rng = random.Random()
-        self.seed = self.rng.randrange(1 << 32)
-        self.rng.seed(self.seed)
-        self.counts: Counter[str] = Counter()
-        self.failures: list[str] = []
         self._data = folder / "set"
         self._now: list[int] = []
         # Seconds that a write takes from its beginning, as the last one did.
@@ -63,14 +55,12 @@ class Writes:
         first = (number + 1) * _RECORDS
         new = [*(self._now if mode == "append" else ()), *range(first, first + _RECORDS)]
         victim = ("driver", "worker")[number % 2]
-        words = [sys.executable, "-c", _DRIVER, self.address, str(self._data), mode, str(first)]
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment(**VARIABLES), preexec_fn=end_with_parent
-        ) as driver:
+        words = "-c", _DRIVER, self.address, str(self._data), mode, str(first)
+        with popen(*words, stdout=subprocess.PIPE, text=True, env=VARIABLES) as driver:
             assert driver.stdout is not None
             driver.stdout.readline()
             started = time.monotonic()
-            time.sleep(self.rng.uniform(0, 1.1 * self._seconds))
+            time.sleep(self.draw.uniform(0, 1.1 * self._seconds))
             if victim == "driver":
                 driver.kill()
             else:
@@ -91,7 +81,7 @@ class Writes:
                 workers.append((process, "IDLE" in words))
         busy = [process for process, idle in workers if not idle]
         if workers:
-            os.kill(self.rng.choice(busy or [process for process, _ in workers]), signal.SIGKILL)
+            os.kill(self.draw.choice(busy or [process for process, _ in workers]), signal.SIGKILL)
             self.counts["busy worker" if busy else "idle worker"] += 1
 
     def _look(self, number: int, victim: str, mode: str, new: list[int], *, done: bool) -> None:
@@ -104,9 +94,9 @@ class Writes:
                 found = []
         found.sort()
         if found not in (sorted(self._now), sorted(new)):
-            self.failures.append(f"{what}: {len(found)} records, neither {len(self._now)} nor {len(new)}")
+            self.fail(f"{what}: {len(found)} records, neither {len(self._now)} nor {len(new)}")
         if done and found != sorted(new):
-            self.failures.append(f"{what}: the write had succeeded, and the data set is the old one")
+            self.fail(f"{what}: the write had succeeded, and the data set is the old one")
         self.counts["new" if found == sorted(new) else "old"] += 1
         self._now = found
         if not self._data.exists():
@@ -114,39 +104,23 @@ class Writes:
         cleaned = fr.files.clean_manifest(self._data)
         self.counts["leftovers removed"] += len(cleaned)
         if left := [each.message for each in cleaned if each.kind == "left"]:
-            self.failures.append(f"{what}: {left}")
+            self.fail(f"{what}: {left}")
         named = {"dataset.json", *map(os.path.basename, fr.FastRecordDataset(self._data).paths)} if found else set()
         if strangers := set(os.listdir(self._data)) ^ named:
-            self.failures.append(f"{what}: left behind or missing: {sorted(strangers)[:5]}")
-
-
-def run_here(count: int) -> Outcome:
-    """Do everything in this process and its children."""
-    with local_cluster() as address, short_folder() as folder:
-        writes = Writes(address, folder)
-        for number in tqdm(range(count), unit="kill", disable=None):
-            writes.kill_one(number)
-            if len(writes.failures) >= 20:
-                break
-        told = ", ".join(f"{count:,} {what}" for what, count in sorted(writes.counts.items()))
-        return Outcome(count, writes.failures, f"seed {writes.seed}; {told}")
+            self.fail(f"{what}: left behind or missing: {sorted(strangers)[:5]}")
 
 
 def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("cluster.ray_kills", count)
+    """Do everything in this process and its children."""
+    with local_cluster() as address, short_folder() as folder:
+        writes = Writes(address, folder)
+        for number in writes.until(count, "kills"):
+            writes.kill_one(number)
+        return writes.outcome()
 
 
 EXPERIMENT = Experiment(
-    name="ray-kills",
-    promise=1,
-    what="SIGKILLs of Ray's workers and drivers",
-    where="tests/torture/cluster/ray_kills.py",
-    short=2,
-    long=200,
-    run=run,
+    *("ray-kills", 1, "SIGKILLs of Ray's workers and drivers", 2, 200, run),
+    apart=True,
     in_tests=False,  # tests/ray/test_ray_write.py kills some on the cluster of its folder
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -23,8 +23,8 @@ import fastrecord as fr
 from tests.support.machines.cluster import VARIABLES, short_folder
 from tests.support.machines.nodes import Network, network
 from tests.support.training import CLASSES, write_marked
-from tests.torture.experiment import ROOT, Experiment, Outcome
-from tests.torture.processes import apart, environment, print_outcome
+from tests.torture.apart import environment
+from tests.torture.experiment import ROOT, Experiment, Outcome, Rounds
 
 RECORDS, BATCH, WORKERS, EPOCHS, EVERY = 96, 4, 2, 2, 5
 # Nodes on a network, not only loopback.
@@ -156,17 +156,17 @@ def _two_raylets(short: Path) -> Iterator[tuple[Network, str]]:
         yield net, head
 
 
-def run_here(count: int) -> Outcome:
+def run(count: int) -> Outcome:
     """Train so often, in this process and its children."""
     import torch
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
-    failures = []
+    rounds = Rounds()
     with short_folder() as short, _two_raylets(short) as (net, address):
         data, out = write_data(short / "train"), short / "out"
         expected = unbroken(data)
-        for number in range(count):
+        for number in rounds.until(count, "runs"):
             name = f"run{number}"
 
             def kill(name: str = name) -> None:
@@ -176,25 +176,12 @@ def run_here(count: int) -> Outcome:
             command = words(data, out, name, address)
             found = train(command, short, kill, net.nodes[0].popen, **_REAL, GLOO_SOCKET_IFNAME="eth0")
             if found != expected:
-                failures.append(f"run {number}: ended with {found}, not {expected}")
-    return Outcome(count, failures, "weights are compared with those of plain torch")
-
-
-def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("cluster.ray_training", count)
+                rounds.fail(f"{name}: ended with {found}, not {expected}")
+    return rounds.outcome("weights are compared with those of plain torch")
 
 
 EXPERIMENT = Experiment(
-    name="ray-training",
-    promise=9,
-    what="trainings on two nodes of a Ray cluster, each with a killed worker",
-    where="tests/torture/cluster/ray_training.py",
-    short=1,
-    long=10,
-    run=run,
+    *("ray-training", 9, "trainings on two nodes of a Ray cluster, each with a killed worker", 1, 10, run),
+    apart=True,
     in_tests=False,  # tests/ray/test_ray_train.py does it with two workers on one node
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -120,13 +120,8 @@ def fuzz(target: str, count: int) -> Outcome:
 
 EXPERIMENTS = [
     Experiment(
-        name=f"fuzz-{target.replace('_', '-')}",
-        promise=4,
-        what="executions",
+        *(f"fuzz-{target.replace('_', '-')}", 4, "executions", 10_000, 10_000_000, partial(fuzz, target)),
         where=f"rust/fuzz/src/{target}.rs, rust/core/tests/all/safety/hostile.rs",
-        short=10_000,
-        long=10_000_000,
-        run=partial(fuzz, target),
         in_tests=False,
     )
     for target in MOST_BYTES

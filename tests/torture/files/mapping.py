@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
@@ -24,17 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 import fastrecord as fr
 from fastrecord._core import Batch
 from tests.conftest import encode
 from tests.reader.test_mapping import COUNT, WAYS, write
-from tests.torture.experiment import ROOT, Experiment, Outcome
+from tests.torture.apart import Talker
+from tests.torture.experiment import Experiment, Outcome, Rounds
 
 # A reader that is silent for this many seconds hangs.
 _PATIENCE = 120.0
-_MOST_FAILURES = 30
+_MODULE = "tests.torture.files.mapping"
 # The damage to a file, and whether every read of it must then fail.
 CHANGES = {"truncate": True, "truncate and extend": True, "overwrite": True, "replace": False, "delete": False}
 
@@ -110,40 +108,18 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-class Child:
-    """The reader's process."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.torture.files.mapping"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, task: dict[str, Any], between: Callable[[], None]) -> str:
-        """Have a file read, call `between` once it is open; return how it ended.
-
-        The result is "" if the reading process ended.
-        """
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps(task) + "\n")
-        stdin.flush()
-        timer = threading.Timer(_PATIENCE, self.process.kill)
-        timer.start()
-        try:
-            if stdout.readline() == "":
-                return ""
-            between()
-            return stdout.readline().strip()
-        finally:
-            timer.cancel()
-
-    def end(self) -> int:
-        """Return the exit status."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        return self.process.wait(_PATIENCE)
+def ask(reader: Talker, task: dict[str, Any], between: Callable[[], None]) -> str:
+    """Have a file read, call `between` once it is open; return how it ended, "" if the reading process ended."""
+    timer = threading.Timer(_PATIENCE, reader.process.kill)
+    timer.start()
+    try:
+        reader.tell(task)
+        if not reader.hear():
+            return ""
+        between()
+        return reader.hear()
+    finally:
+        timer.cancel()
 
 
 def change(kind: str, path: Path, other: Path, rng: Random) -> None:
@@ -161,7 +137,7 @@ def change(kind: str, path: Path, other: Path, rng: Random) -> None:
         path.unlink()
 
 
-def trial(child: Child, folder: Path, number: int, seed: int) -> tuple[str, str | None]:
+def trial(reader: Talker, folder: Path, number: int, seed: int) -> tuple[str, str | None]:
     """Read a file and break it; return the damage and what was wrong with the outcome."""
     rng = Random(f"{seed} {number}")
     way = rng.choice(NAMES) if number % 20 else "workers"  # which start another process
@@ -181,7 +157,7 @@ def trial(child: Child, folder: Path, number: int, seed: int) -> tuple[str, str 
             stop.touch()
 
     task = {"path": str(path), "whole": str(folder / "whole.frec"), "way": way, "access": access, "seed": number}
-    end = child.ask(task, between)
+    end = ask(reader, task, between)
     for leftover in (path, other, stop):
         leftover.unlink(missing_ok=True)
     if not end:
@@ -195,39 +171,29 @@ def trial(child: Child, folder: Path, number: int, seed: int) -> tuple[str, str 
 
 def run(count: int) -> Outcome:
     """Break this many files."""
-    seed = int.from_bytes(os.urandom(4), "little")
-    failures: list[str] = []
-    done: Counter[str] = Counter()
+    rounds = Rounds()
     with tempfile.TemporaryDirectory(prefix="fastrecord-mapping-") as name:
         folder = Path(name)
         for first, file in ((0, "whole.frec"), (1, "other.frec")):
             write(folder / file, first)
             fr.files.add_field(folder / file, "image", fr.image(), [encode(first + i % 20) for i in range(COUNT)])
-        child = Child()
-        for number in tqdm(range(count), disable=None):
-            what, wrong = trial(child, folder, number, seed)
-            done[what.rsplit(", ", 1)[1]] += 1
-            if wrong is not None:
-                failures.append(f"seed {seed}, number {number}: {what}: {wrong}")
-                if child.process.poll() is not None or wrong.startswith("the reader's"):
-                    failures[-1] += f", status {child.end()}"
-                    child = Child()
-            if len(failures) >= _MOST_FAILURES:
-                break
-        if (status := child.end()) != 0:
-            failures.append(f"the reader's process ended with {status}")
-    total = sum(done.values())
-    return Outcome(total, failures, f"seed {seed}; " + ", ".join(f"{n:,} {kind}" for kind, n in sorted(done.items())))
+        reader = Talker(_MODULE)
+        for number in rounds.until(count, "files"):
+            what, wrong = trial(reader, folder, number, rounds.seed)
+            rounds.counts[what.rsplit(", ", 1)[1]] += 1
+            if wrong is None:
+                continue
+            if reader.process.poll() is not None or wrong.startswith("the reader's"):
+                wrong += f", status {reader.end()}"
+                reader = Talker(_MODULE)
+            rounds.fail(f"number {number}: {what}: {wrong}")
+        if (status := reader.end()) != 0:
+            rounds.fail(f"the reader's process ended with {status}")
+    return rounds.outcome()
 
 
 EXPERIMENT = Experiment(
-    name="truncation",
-    promise=6,
-    what="files cut short, replaced, deleted or written over while they are read",
-    where="tests/torture/files/mapping.py",
-    short=20,
-    long=5000,
-    run=run,
+    *("truncation", 6, "files cut short, replaced, deleted or written over while they are read", 20, 5000, run),
     in_tests=False,  # tests/reader/test_mapping.py covers each case once
 )
 

@@ -1,10 +1,9 @@
-"""Ends loaders in every way and measures leaks: `python -m tests.torture.loaders.leaks COUNT`."""
+"""Ends loaders in every way and measures leaks."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import statistics
 import sys
 import tempfile
@@ -14,12 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from random import Random
 
 from tqdm import tqdm
 
-from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import Use, apart, descendants, print_outcome, use
+from tests.torture.experiment import Experiment, Outcome, Rounds
+from tests.torture.processes import Use, descendants, use
 
 # Tolerated bytes per loader: memory is counted in pages, and lasting allocations come in steps.
 _LEAST_LEAK = 512
@@ -138,38 +136,24 @@ def watch(count: int, often: Sequence[Step], rarely: Sequence[Step], rare: int) 
     return failures, samples
 
 
-def run_here(count: int) -> Outcome:
-    """Do everything in this process."""
+def run(count: int) -> Outcome:
+    """See the module docstring."""
     from tests.torture.loaders import ways
 
-    folder = Path(tempfile.mkdtemp(prefix="leaks-"))
-    seed = Random().randrange(1 << 32)
-    try:
-        files, draw = ways.write_files(folder), Random(seed)
+    rounds = Rounds()
+    with tempfile.TemporaryDirectory(prefix="leaks-") as folder:
+        files, draw = ways.write_files(Path(folder)), rounds.draw
         often, rarely = ([lambda way=way: way(files, draw) for way in some] for some in (ways.OFTEN, ways.RARELY))
         failures, samples = watch(count, often, rarely, ways.RARE)
-        failures += [f"left in shared memory: {name}" for name in shared_memory(ways.WORKERS)]
-        failures += [f"a process is left: {process}" for process in descendants(os.getpid())]
-        more, told = samples.leaks()
-        return Outcome(count, (failures + more)[:30], f"seed {seed}; {told}")
-    finally:
-        shutil.rmtree(folder)
-
-
-def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("loaders.leaks", count)
+    failures += [f"left in shared memory: {name}" for name in shared_memory(ways.WORKERS)]
+    failures += [f"a process is left: {process}" for process in descendants(os.getpid())]
+    more, told = samples.leaks()
+    rounds.failures, rounds.done = failures + more, count
+    return rounds.outcome(told)
 
 
 EXPERIMENT = Experiment(
-    "leaks",
-    7,
-    "loaders made and ended in every way",
-    "tests/torture/loaders/leaks.py, tests/torture/loaders/ways.py",
-    60,
-    10_000,
-    run,
+    *("leaks", 7, "loaders made and ended in every way", 60, 10_000, run),
+    where="tests/torture/loaders/leaks.py, tests/torture/loaders/ways.py",
+    apart=True,
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -52,15 +52,15 @@ def write_files(folder: Path) -> Files:
     """Write these files."""
     files = Files(*(folder / f"{name}.frec" for name in ("good", "bad", "damaged", "none", "scratch")))
     schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
-    for path in (files.good, files.bad):
-        with fr.Writer(path, schema) as writer:
-            for number in range(_RECORDS):
-                values = known.record(1, number, schema)
-                if path == files.bad and number == _BAD:
-                    # Its headers are right, but its data are missing.
-                    image = values["image"]
-                    values["image"] = image[: image.index(b"\xff\xda") + 20]
-                writer.append(values)
+    records = [known.record(1, number, schema) for number in range(_RECORDS)]
+    with fr.Writer(files.good, schema) as writer, fr.Writer(files.bad, schema) as other:
+        for values in records:
+            writer.append(values)
+        # Its headers are right, but its data are missing.
+        image = records[_BAD]["image"]
+        records[_BAD]["image"] = image[: image.index(b"\xff\xda") + 20]
+        for values in records:
+            other.append(values)
     content = bytearray(files.good.read_bytes())
     array = known.value(1, _BAD, "pixels").tobytes()
     content[content.index(array) + 10] ^= 4
@@ -81,6 +81,17 @@ def arrays(path: Path, **options: Any) -> fr.FastRecordLoader:
     return loader_of(data, 8, **{"shuffle": True, **options})
 
 
+def good(files: Files, draw: Random, **options: Any) -> fr.FastRecordLoader:
+    """Return a loader of good records."""
+    return draw.choice((images, arrays))(files.good, **options)
+
+
+def bad(files: Files, draw: Random, **options: Any) -> fr.FastRecordLoader:
+    """Return a loader that hits an undecodable or damaged record."""
+    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
+    return make(path, **options)
+
+
 class ConsumerError(Exception):
     """An error from a training loop."""
 
@@ -91,7 +102,7 @@ def _raise(*_: object) -> Any:
 
 def whole(files: Files, draw: Random) -> None:
     """Iterate twice to the end."""
-    loader = draw.choice((images, arrays))(files.good)
+    loader = good(files, draw)
     for _ in range(2):
         for _ in loader:
             pass
@@ -99,26 +110,26 @@ def whole(files: Files, draw: Random) -> None:
 
 def broken_off(files: Files, draw: Random) -> None:
     """Leave the loop after some batches."""
-    for number, _ in enumerate(draw.choice((images, arrays))(files.good, prefetch=draw.randrange(4))):
+    for number, _ in enumerate(good(files, draw, prefetch=draw.randrange(4))):
         if number == draw.randrange(5):
             break
 
 
 def never_begun(files: Files, draw: Random) -> None:
     """Make a loader and an iterator, and drop both."""
-    iter(draw.choice((images, arrays))(files.good))
+    iter(good(files, draw))
 
 
 def in_a_cycle(files: Files, draw: Random) -> None:
     """Leave loader and iterator to the garbage collector."""
-    loader: Any = draw.choice((images, arrays))(files.good)
+    loader: Any = good(files, draw)
     batches = iter(loader)
     loader.__dict__.update(me=loader, batches=batches, batch=next(batches))
 
 
 def kept(files: Files, draw: Random) -> None:
     """Keep batches beyond their loader, iterator and data set."""
-    batches = list(itertools.islice(draw.choice((images, arrays))(files.good), draw.randrange(1, 6)))
+    batches = list(itertools.islice(good(files, draw), draw.randrange(1, 6)))
     gc.collect(0)
     if len(batches[0]) < 2:
         raise known.WrongDataError("no batch")
@@ -126,7 +137,7 @@ def kept(files: Files, draw: Random) -> None:
 
 def closed(files: Files, draw: Random) -> None:
     """Close the loader during an iteration, which then raises."""
-    with draw.choice((images, arrays))(files.good, prefetch=0) as loader:
+    with good(files, draw, prefetch=0) as loader:
         batches = iter(loader)
         next(batches)
     with suppress(RuntimeError):
@@ -135,39 +146,36 @@ def closed(files: Files, draw: Random) -> None:
 
 def failed(files: Files, draw: Random) -> None:
     """Hit an undecodable or damaged record, and keep the error and its frames for a while."""
-    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
     held = None
     try:
-        for _ in make(path):
+        for _ in bad(files, draw):
             pass
     except fr.FastRecordError as error:
         held = error
     if held is None:
-        raise known.WrongDataError(f"{path}: no error")
+        raise known.WrongDataError("no error")
 
 
 def skipped(files: Files, draw: Random) -> None:
     """Skip such a record."""
-    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
-    loader = make(path, on_error=draw.choice(("skip", lambda *_: None)))
+    loader = bad(files, draw, on_error=draw.choice(("skip", lambda *_: None)))
     for _ in loader:
         pass
     if len(loader.skipped) != 1:
-        raise known.WrongDataError(f"{path}: skipped {loader.skipped}")
+        raise known.WrongDataError(f"skipped {loader.skipped}")
 
 
 def refused(files: Files, draw: Random) -> None:
     """Raise in the callable that handles failed records."""
-    make, path = draw.choice(((images, files.bad), (arrays, files.damaged)))
     with suppress(ConsumerError):
-        list(make(path, on_error=_raise))
+        list(bad(files, draw, on_error=_raise))
 
 
 def raised_in_the_loop(files: Files, draw: Random) -> None:
     """Raise in the consumer; the error's frames hold loader, iterator and batch."""
     held = None
     try:
-        loader = draw.choice((images, arrays))(files.good)
+        loader = good(files, draw)
         for batch in loader:
             _raise(batch)
     except ConsumerError as error:
@@ -179,7 +187,7 @@ def raised_in_the_loop(files: Files, draw: Random) -> None:
 def raised_in_a_transform(files: Files, draw: Random) -> None:
     """Raise in batch_transform."""
     with suppress(ConsumerError):
-        list(draw.choice((images, arrays))(files.good, batch_transform=_raise))
+        list(good(files, draw, batch_transform=_raise))
 
 
 def interrupted(files: Files, draw: Random) -> None:
@@ -188,7 +196,7 @@ def interrupted(files: Files, draw: Random) -> None:
     with suppress(KeyboardInterrupt):
         try:
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 5e-3))
-            for _ in draw.choice((images, arrays))(files.good):
+            for _ in good(files, draw):
                 pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -197,7 +205,7 @@ def interrupted(files: Files, draw: Random) -> None:
 
 def in_a_thread(files: Files, draw: Random) -> None:
     """Iterate in a thread that ends during the iteration."""
-    loader = draw.choice((images, arrays))(files.good)
+    loader = good(files, draw)
     thread = threading.Thread(target=lambda: list(itertools.islice(loader, 2)))
     thread.start()
     thread.join()
@@ -205,7 +213,7 @@ def in_a_thread(files: Files, draw: Random) -> None:
 
 def forked(files: Files, draw: Random) -> None:
     """Fork during an iteration."""
-    batches = iter(draw.choice((images, arrays))(files.good))
+    batches = iter(good(files, draw))
     next(batches)
     child = os.fork()
     if child == 0:
@@ -216,7 +224,7 @@ def forked(files: Files, draw: Random) -> None:
 
 def pickled(files: Files, draw: Random) -> None:
     """Pickle a loader and a data set."""
-    loader = pickle.loads(pickle.dumps(draw.choice((images, arrays))(files.good)))
+    loader = pickle.loads(pickle.dumps(good(files, draw)))
     next(iter(loader))
 
 
@@ -281,23 +289,8 @@ def with_workers(files: Files, draw: Random) -> None:
 
 # Common steps, and slow ones: one slow step per this many common ones.
 OFTEN: list[Callable[[Files, Random], None]] = [
-    whole,
-    broken_off,
-    never_begun,
-    in_a_cycle,
-    kept,
-    closed,
-    failed,
-    skipped,
-    refused,
-    raised_in_the_loop,
-    raised_in_a_transform,
-    interrupted,
-    in_a_thread,
-    pickled,
-    read,
-    not_opened,
-    by_sample,
+    *(whole, broken_off, never_begun, in_a_cycle, kept, closed, failed, skipped, refused, raised_in_the_loop),
+    *(raised_in_a_transform, interrupted, in_a_thread, pickled, read, not_opened, by_sample),
 ]
 RARELY: list[Callable[[Files, Random], None]] = [with_workers, forked, written]
 RARE = 30

@@ -1,4 +1,4 @@
-"""The writer of `readers`: `python -m tests.torture.readers.appending FOLDER LIMIT SHARE` until killed.
+"""The writer of `readers`: `python -m tests.torture.readers.appending FOLDER LIMIT` until killed.
 
 It appends records of tests/torture/known.py to FOLDER/x.frec in every supported way. It begins a
 new generation of the file beyond LIMIT bytes. After each commit it adds a line to FOLDER/committed.
@@ -16,7 +16,6 @@ from random import Random
 
 import fastrecord as fr
 from tests.torture import known
-from tests.torture.processes import Pace
 
 _FIELDS = {name: kind for name, (kind, _) in known.FIELDS.items()}
 # Per generation; each setting makes the following records longer.
@@ -38,10 +37,10 @@ class Appender:
         self._limit = limit
         self._draw = draw
 
-    def session(self) -> Iterator[str]:
-        """Open the file, do some work and end in a random way; yield between the steps."""
+    def session(self) -> None:
+        """Open the file, do some work and end in a random way."""
         if not self.path.exists() or self.path.stat().st_size > self._limit:
-            yield from self._begin_generation()
+            self._begin_generation()
         with opened(self.path) as writer:
             generation = writer.metadata["generation"]
             commits = known.Commits(generation)
@@ -56,13 +55,12 @@ class Appender:
                     self._append(writer, generation, commits.next_end(len(writer)))
                     writer.commit()
                 self._write_down(generation, len(writer))
-                yield f"generation {generation}, {len(writer):,} records"
             if self._draw.random() < 0.3:
                 # A part of a commit, which readers must never see.
                 self._append(writer, generation, commits.next_end(len(writer)) - 1)
                 writer.abort()
 
-    def _begin_generation(self) -> Iterator[str]:
+    def _begin_generation(self) -> None:
         generation = 1
         if self.path.exists():
             with fr.Reader(self.path) as reader:
@@ -72,7 +70,6 @@ class Appender:
             for _ in range(self._draw.randrange(1, 6)):
                 self._append(writer, generation, commits.next_end(len(writer)))
                 writer.commit()
-                yield f"generation {generation}, not in its place yet"
         self._write_down(generation, len(writer))
 
     def _append(self, writer: fr.Writer, generation: int, end: int) -> None:
@@ -134,13 +131,10 @@ def committed(folder: Path) -> tuple[int, int]:
 
 def main() -> None:
     """Append until the parent is gone."""
-    folder, limit, share = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    parent = os.getppid()
-    appender = Appender(folder, limit, Random())
-    pace = Pace(share)
+    parent, appender = os.getppid(), Appender(Path(sys.argv[1]), int(sys.argv[2]), Random())
+    os.nice(5)  # readers with torch need a turn
     while os.getppid() == parent:
-        for _ in appender.session():
-            pace.rest()
+        appender.session()
 
 
 if __name__ == "__main__":

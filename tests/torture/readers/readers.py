@@ -1,4 +1,4 @@
-"""Many readers beside a writer, all killed at times: `python -m tests.torture.readers.readers SECONDS`.
+"""Many readers beside a writer, all killed at times.
 
 The writer is tests/torture/readers/appending.py, a reader tests/torture/readers/reading.py. This process starts and
 kills them. It is also the second writer that is refused, and the first after a killed one.
@@ -8,45 +8,26 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-
-from tqdm import tqdm
 
 import fastrecord as fr
 from tests.torture import known
-from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import (
-    Process,
-    apart,
-    command_line,
-    descendants,
-    environment,
-    print_outcome,
-    still_there,
-    use,
-)
+from tests.torture.apart import popen
+from tests.torture.experiment import Experiment, Outcome, Rounds
+from tests.torture.processes import Process, command_line, descendants, still_there, use
 from tests.torture.readers.appending import Appender, committed
 from tests.torture.readers.reading import KINDS
 
 # File size in bytes at which a new file replaces it.
 _LIMIT = 200 << 20
-_MOST_FAILURES = 30
 # The least that each kind of reader does, however slow the machine.
 _LEAST_ROUNDS = 2
 # Allowed growth of a reader after its first rounds: private memory, descriptors, threads.
 _ROOM = (48 << 20, 8, 4)
-# Share of a core. In long runs all together take half a core; else readers with torch need a turn.
-_PACED = {"writer": 0.12, "workers": 0.08}
-_HURRIED = {"writer": 0.3, "workers": 1.0, "native": 1.0}
-_SHARE = {True: 0.06, False: 0.15}
 
 
 @dataclass
@@ -66,37 +47,28 @@ class Child:
     enough: int
 
 
-@dataclass
-class Run:
+class Run(Rounds):
     """One run of the experiment.
 
-    Attributes:
+    Args:
         folder: The working folder.
-        paced: Take half a core, instead of all that is free.
+        long: Whether files grow large, and processes live long.
     """
 
-    folder: Path
-    paced: bool
-    draw: Random = field(default_factory=Random)
-    failures: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    orphans: list[Process] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.path = self.folder / "x.frec"
+    def __init__(self, folder: Path, *, long: bool) -> None:
+        super().__init__()
+        self.folder, self.path, self.long = folder, folder / "x.frec", long
+        self.orphans: list[Process] = []
 
     def start(self, kind: str, *, mortal: bool = False) -> Child:
         """Start a writer or a reader."""
-        share = (_PACED if self.paced else _HURRIED).get(kind, _SHARE[self.paced])
-        module = ["appending", str(self.folder), str(_LIMIT if self.paced else 1 << 20)]
+        module = ["appending", str(self.folder), str(_LIMIT if self.long else 1 << 20)]
         if kind != "writer":
             module = ["reading", kind, str(self.folder)]
         module[0] = f"tests.torture.readers.{module[0]}"
         with (self.folder / "said").open("ab") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *module, str(share)], stdout=said, stderr=said, env=environment()
-            )
-        life = self.draw.uniform(0, 30 if self.paced else 2) if mortal else float("inf")
+            process = popen("-m", *module, stdout=said, stderr=said)
+        life = self.draw.uniform(0, 30 if self.long else 2) if mortal else float("inf")
         enough = self.written_down() + self.draw.randrange(100) if kind == "writer" else 0
         return Child(kind, process, time.monotonic() + life, enough)
 
@@ -160,17 +132,14 @@ class Run:
         readers = [self.start(kind) for kind in KINDS]
         victim = self.start("mmap", mortal=True)
         start = time.monotonic()
-        with tqdm(total=seconds, unit="s", disable=None, mininterval=5) as bar:
-            while (gone := time.monotonic() - start) < seconds or not self.all_have_read():
-                time.sleep(self.draw.uniform(0, 0.2))
-                writer, victim = self.tend(writer), self.tend(victim, mortal=True)
-                readers = [self.tend(reader) for reader in readers]
-                if self.draw.random() < 0.2:
-                    self.write_beside(writer)
-                bar.n = min(round(gone), seconds)
-                bar.set_postfix({**self.counts, "committed": committed(self.folder)})
-                if len(self.failures) >= _MOST_FAILURES or gone > 600 + 2 * seconds:
-                    break
+        for _ in self.until(seconds, "s", each=0):
+            time.sleep(self.draw.uniform(0, 0.2))
+            writer, victim = self.tend(writer), self.tend(victim, mortal=True)
+            readers = [self.tend(reader) for reader in readers]
+            if self.draw.random() < 0.2:
+                self.write_beside(writer)
+            gone = time.monotonic() - start
+            self.done = int(gone) if self.all_have_read() or gone > 600 + 2 * seconds else 0
         for child in (*readers, victim, writer):
             self.kill(child)
 
@@ -192,7 +161,7 @@ class Run:
         if not self.all_have_read():
             self.failures.append(f"a reader did not come round: {self.rounds()}: {self.said()}")
         if (found := self.folder / "failures").exists():
-            self.failures += [json.loads(line) for line in found.read_text().splitlines()][:_MOST_FAILURES]
+            self.failures += [json.loads(line) for line in found.read_text().splitlines()]
         self.write_after_a_killed_one()
         with fr.Reader(self.path) as reader:
             generation = reader.metadata["generation"]
@@ -207,8 +176,7 @@ class Run:
             self.counts["generations"] = generation
         self.failures += [f"left: {command_line(process)}" for process in still_there(self.orphans)]
         # A killed replacing writer leaves a temporary file; the next replacing writer removes it.
-        for _ in Appender(self.folder, 0, self.draw).session():
-            pass
+        Appender(self.folder, 0, self.draw).session()
         left = [path.name for path in self.folder.iterdir() if ".tmp-" in path.name]
         self.failures += [f"left: {name}" for name in left]
         if (mine := use()).mappings:
@@ -230,38 +198,21 @@ class Run:
         return f"readers grew by {most[0] / (1 << 20):.1f} MiB, {most[1]} descriptors, {most[2]} threads at most"
 
 
-def run_here(seconds: int) -> Outcome:
-    """Do everything in this process and its children."""
-    folder = Path(tempfile.mkdtemp(prefix="readers-"))
-    try:
-        run = Run(folder, paced=seconds >= 60)
+def run(seconds: int) -> Outcome:
+    """See the module docstring."""
+    with tempfile.TemporaryDirectory(prefix="readers-") as name:
+        folder = Path(name)
+        run = Run(folder, long=seconds >= 60)
         run.go(seconds)
         run.look_back()
         growth = run.growth()
         commits = (folder / "committed").read_bytes().count(b"\n")
         rounds = ", ".join(f"{kind} {count:,}" for kind, count in run.rounds().items())
-        told = ", ".join(f"{count:,} {what}" for what, count in sorted(run.counts.items()))
-        return Outcome(
-            seconds, run.failures[:_MOST_FAILURES], f"{commits:,} commits; rounds: {rounds}; {told}; {growth}"
-        )
-    finally:
-        shutil.rmtree(folder)
-
-
-def run(seconds: int) -> Outcome:
-    """See the module docstring; runs in a child process, which forks."""
-    return apart("readers.readers", seconds)
+        return run.outcome(f"{commits:,} commits; rounds: {rounds}; {growth}")
 
 
 EXPERIMENT = Experiment(
-    "readers",
-    5,
-    "seconds of readers beside a writer",
-    "tests/torture/readers/readers.py, tests/torture/readers/reading.py, tests/torture/readers/appending.py",
-    3,
-    3600,
-    run,
+    *("readers", 5, "seconds of readers beside a writer", 3, 3600, run),
+    where=", ".join(f"tests/torture/readers/{name}.py" for name in ("readers", "reading", "appending")),
+    apart=True,  # it forks
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -1,4 +1,4 @@
-"""A reader of `readers`: `python -m tests.torture.readers.reading KIND FOLDER SHARE` until it is killed.
+"""A reader of `readers`: `python -m tests.torture.readers.reading KIND FOLDER` until it is killed.
 
 It reads FOLDER/x.frec beside a writer and checks all visible records. Failures go to
 FOLDER/failures, one JSON text per line. FOLDER/use-<pid> has its resources when it holds no file.
@@ -12,17 +12,19 @@ import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
 import fastrecord as fr
 from tests.torture import known
 from tests.torture.known import WrongDataError
-from tests.torture.processes import Pace, use
+from tests.torture.processes import use
 from tests.torture.readers.appending import committed
 
 # Snapshots that are kept and read again while the file grows.
@@ -100,9 +102,8 @@ class Snapshot:
                         known.compare(generation, [row], name, [found], "a record")
             case 4:
                 name = draw.choice(names)
-                known.compare(
-                    generation, rows, name, [reader.get(row, name, verify=True) for row in rows], f"get({name})"
-                )
+                got = [reader.get(row, name, verify=True) for row in rows]
+                known.compare(generation, rows, name, got, f"get({name})")
             case 5:
                 for name in ("label", "weight", "flag", "point"):
                     known.compare(generation, rows, name, reader.column(name)[rows], "column")
@@ -114,11 +115,9 @@ class Snapshot:
             case _:
                 if draw.random() < 0.1 and (errors := reader.verify()["errors"]):
                     raise WrongDataError(f"verify: {errors[:5]}")
-                found = [
-                    fr.decode_image(data) for data in reader.read_batch(rows[::4], ["image"], verify=True)["image"]
-                ]
-                for row, image in zip(rows[::4], found, strict=True):
-                    if not np.array_equal(image, known.pixels(generation, row)):
+                batch = reader.read_batch(rows[::4], ["image"], verify=True)
+                for row, data in zip(rows[::4], batch["image"], strict=True):
+                    if not np.array_equal(fr.decode_image(data), known.pixels(generation, row)):
                         raise WrongDataError(f"generation {generation}, record {row}: other pixels")
 
 
@@ -200,29 +199,25 @@ class Looker:
             note(self.folder, f"a forked reader ended with {status}")
         seen.look(self.draw)
 
+    def dataset(self, **fields: Any) -> tuple[Snapshot, list[list[int]], fr.FastRecordDataset]:
+        """Return the newest commit, batches of its records, and a data set: of another file, if it was replaced."""
+        seen = self.open()
+        batches = [self.draw.choices(range(seen.count), k=_ROWS) for _ in range(6)]
+        return seen, batches, fr.FastRecordDataset(self.path, access=self.draw.choice(("mmap", "pread")), **fields)
+
     def workers(self) -> None:
         """Read through DataLoader workers, forked and sometimes spawned, which reopen the files."""
         from torch.utils.data import DataLoader
 
         from fastrecord.train.interrupt import ignore_launcher
 
-        seen = self.open()
-        rows = self.draw.choices(range(seen.count), k=6 * _ROWS)
-        batches = [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
         names = self.draw.sample(known.ARRAY_FIELDS, 5)
-        access = self.draw.choice(("mmap", "pread"))
-        data = fr.FastRecordDataset(self.path, fields=names, access=access)
+        seen, batches, data = self.dataset(fields=names)
         if data.snapshots[0]["file_id"] != seen.reader.file_id:
             return
         method = "spawn" if self.draw.random() < 0.03 else "fork"
-        loader = DataLoader(
-            data,
-            batch_sampler=batches,
-            num_workers=2,
-            collate_fn=fr.collate,
-            multiprocessing_context=method,
-            worker_init_fn=ignore_launcher,
-        )
+        options: dict[str, Any] = {"collate_fn": fr.collate, "worker_init_fn": ignore_launcher}
+        loader = DataLoader(data, batch_sampler=batches, num_workers=2, multiprocessing_context=method, **options)
         try:
             for numbers, batch in zip(batches, loader, strict=True):
                 for name in names:
@@ -234,14 +229,9 @@ class Looker:
 
     def native(self) -> None:
         """Read through FastRecordLoader, images and arrays, fully or partly, and keep a batch."""
-        seen = self.open()
-        rows = self.draw.choices(range(seen.count), k=6 * _ROWS)
-        batches = [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
         images = self.draw.random() < 0.5
-        if images:
-            data = fr.FastRecordDataset(self.path, extra_fields=("key",), access=self.draw.choice(("mmap", "pread")))
-        else:
-            data = fr.FastRecordDataset(self.path, fields=self.draw.sample(known.ARRAY_FIELDS, 5))
+        fields = {"extra_fields": ("key",)} if images else {"fields": self.draw.sample(known.ARRAY_FIELDS, 5)}
+        seen, batches, data = self.dataset(**fields)
         if data.snapshots[0]["file_id"] != seen.reader.file_id:
             return
         image = fr.transforms.CenterCrop(known.SIDE) if images else None
@@ -272,27 +262,21 @@ class Looker:
 
 
 KINDS: dict[str, Callable[[Looker], None]] = {
-    "mmap": lambda looker: looker.plain("mmap"),
-    "pread": lambda looker: looker.plain("pread"),
+    **{access: partial(Looker.plain, access=access) for access in ("mmap", "pread")},
     "fork": Looker.fork,
     "workers": Looker.workers,
     "native": Looker.native,
 }
 
 
-def rounds(parent: int) -> Iterator[int]:
-    """Count rounds until the parent is gone."""
-    for number in itertools.count(1):
-        if os.getppid() != parent:
-            return
-        yield number
-
-
 def main() -> None:
     """Read until the parent is gone."""
-    kind, folder, share = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
-    looker, pace = Looker(folder), Pace(share)
-    for number in rounds(os.getppid()):
+    kind, folder, parent = sys.argv[1], Path(sys.argv[2]), os.getppid()
+    os.nice(0 if kind in ("workers", "native") else 5)  # readers with torch need a turn
+    looker = Looker(folder)
+    for number in itertools.count(1):
+        if os.getppid() != parent:
+            break
         try:
             KINDS[kind](looker)
         except (WrongDataError, fr.FastRecordError, OSError, RuntimeError):
@@ -301,7 +285,6 @@ def main() -> None:
             looker.measure()
         with (folder / f"rounds-{kind}").open("a") as file:
             file.write(".")
-        pace.rest()
 
 
 if __name__ == "__main__":

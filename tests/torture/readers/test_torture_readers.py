@@ -59,6 +59,6 @@ def test_a_reader_that_grows_is_reported(tmp_path: Path) -> None:
     held = {"memory": 100 << 20, "descriptors": 20, "threads": 4, "mappings": 0}
     for name, last in (("flat", held), ("grown", held | {"memory": 200 << 20}), ("mapped", held | {"mappings": 1})):
         (tmp_path / "use-1").write_text(json.dumps([held] * 5 + [last]))
-        run = Run(tmp_path, paced=False)
+        run = Run(tmp_path, long=False)
         run.growth()
         assert len(run.failures) == (name != "flat")

@@ -10,41 +10,36 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
 from fastrecord.store.passing import Passing
-from tests.support.machines.stores import started
+from tests.support.machines.stores import Server, started
 from tests.support.packing import pack_with
-from tests.torture.experiment import Experiment, Outcome
+from tests.torture.experiment import Experiment, Outcome, Rounds
 
 # Each differs from others only in what some layer may cut, decode, fold or trim.
 _KNOWN = (
     *("exp#1", "exp#2", "a%20b", "a b", "a%2Fb", "a/b", "%2e%2e", "exp?1", "exp?x=1&y=2", "exp", "exp#", "exp?", "?"),
     *("#", "a+b", "..a", "a..", "...", "%2e", "%", "%%", "%zz", "a%", "%25", "%2525", "~", "a~b", "\u00e9", "e\u0301"),
     *("A", "a", "*", "a*b", "[a]", "{a}", "a|b", "a^b", "a`b", 'a"b', "a'b", "a<b>", "a&amp;b", "a;b", "a@b", "a:b"),
+    *("$a", "a!", "(a)", "a=b", " a", "a ", "\u00a0a", "\u3000", "\u200b", "\ufeffa", "\u2028a", "\u202ea"),
     *(
-        "$a",
-        "a!",
-        "(a)",
-        "a=b",
-        " a",
-        "a ",
-        "\u00a0a",
-        "\u3000",
-        "\u200b",
-        "\ufeffa",
-        "\u2028a",
-        "\u202ea",
         "\U0001f600",
+        "a\\b",
+        "s3:",
+        "C:",
+        "-a",
+        "dataset.json#",
+        "a.frec#1",
+        "x" * 100,
+        "\u00fc" * 40,
+        "a\u0085b",
+        "\ufffd",
     ),
-    *("a\\b", "s3:", "C:", "-a", "dataset.json#", "a.frec#1", "x" * 100, "\u00fc" * 40, "a\u0085b", "\ufffd"),
 )
 _LETTERS = "ab#?%&+=~*:;@$!,'\"()[]{}<>|^`\\. _-\u00fc\u0301\u4e2d\U0001f600" + "%2F%2e%00#?"
-
-Listed = dict[str, str]
 
 
 def odd_keys(count: int, seed: int) -> list[str]:
@@ -58,40 +53,15 @@ def odd_keys(count: int, seed: int) -> list[str]:
     return list(keys)[:count]
 
 
-def failures_of(keys: list[str], options: dict[str, Any], listed: Callable[[], Listed], folder: Path) -> list[str]:
-    """Return what went wrong with keys, a sentence each.
+class _Key:
+    """A key, and what was seen in the bucket."""
 
-    Args:
-        keys: The keys.
-        options: Options of the store, whose bucket is called "bucket".
-        listed: Returns the key and ETag of each object in the bucket.
-        folder: A folder of this machine, which is used for copies.
-    """
-    found: list[str] = []
-    for number, key in enumerate(keys):
-        try:
-            _Round(key, number, options, listed, folder).run()
-        except (AssertionError, KeyError, OSError, ValueError, fr.FastRecordError) as error:
-            found.append(f"{key!r}: {type(error).__name__}: {error}")
-    return found
+    def __init__(self, key: str, number: int, server: Server, folder: Path) -> None:
+        self._url, self._number, self._server, self._folder = f"s3://bucket/keys/{key}/", number, server, folder
+        self._options, self._seen = server.options, server.keys()
 
-
-class _Round:
-    """What is done with one key."""
-
-    def __init__(
-        self, key: str, number: int, options: dict[str, Any], listed: Callable[[], Listed], folder: Path
-    ) -> None:
-        self._url, self._number, self._options, self._listed, self._folder = (
-            f"s3://bucket/keys/{key}/",
-            number,
-            options,
-            listed,
-            folder,
-        )
-        self._seen = listed()
-
-    def run(self) -> None:
+    def use(self) -> None:
+        """Pack into it, read and copy the data set, and pack over some."""
         self._pack(2)
         names = self._only_below(self._url)
         assert len(names) == 3, names
@@ -129,7 +99,7 @@ class _Round:
 
     def _only_below(self, url: str) -> set[str]:
         """Check that what is new lies below a URL, and what was there still does; return the new names."""
-        before, self._seen = self._seen, self._listed()
+        before, self._seen = self._seen, self._server.keys()
         assert before.items() <= self._seen.items(), "another object was touched"
         below = self._key(url)
         new = self._seen.keys() - before.keys()
@@ -142,18 +112,13 @@ class _Round:
 
 def run(count: int) -> Outcome:
     """See the module docstring."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    keys = odd_keys(count, seed)
+    rounds = Rounds()
+    keys = odd_keys(count, rounds.seed)
     with started() as server, tempfile.TemporaryDirectory() as name:
-        return Outcome(len(keys), failures_of(keys, server.options, server.keys, Path(name)), f"seed {seed}")
+        for number in rounds.until(len(keys), "keys"):
+            with rounds.trial(repr(keys[number])):
+                _Key(keys[number], number, server, Path(name)).use()
+    return rounds.outcome()
 
 
-EXPERIMENT = Experiment(
-    name="keys",
-    promise=1,
-    what="odd keys of objects",
-    where="tests/torture/stores/keys.py",
-    short=8,
-    long=200,
-    run=run,
-)
+EXPERIMENT = Experiment("keys", 1, "odd keys of objects", 8, 200, run)

@@ -19,8 +19,8 @@ import numpy as np
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
-from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import apart, print_outcome
+from tests.support.packing import write_shards
+from tests.torture.experiment import Experiment, Outcome, Rounds
 
 _SHARDS = (1, 2, 5, 20, 40)
 _EACH, _BYTES = 12, 27_000
@@ -33,15 +33,6 @@ _TOO_SMALL = "too small"
 
 def _value(row: int) -> bytes:
     return np.random.default_rng(row).bytes(_BYTES)
-
-
-def _write(folder: Path, shards: int) -> None:
-    folder.mkdir()
-    for shard in range(shards):
-        with fr.Writer(folder / f"{shard:02}.frec", fr.Schema({"data": fr.bytes_(), "row": "int64"})) as writer:
-            for row in range(shard * _EACH, (shard + 1) * _EACH):
-                writer.append({"data": _value(row), "row": row})
-    fr.files.write_manifest(folder)
 
 
 def _read(url: str, cache: str, size: int, seed: str) -> Counter[str]:
@@ -106,44 +97,31 @@ def _round(folder: str, seed: int, process: int, number: int) -> Counter[str]:
         return sum((future.result() for future in futures), Counter[str]())
 
 
-def run_here(count: int) -> Outcome:
+def run(count: int) -> Outcome:
     """Run so many rounds."""
-    seed = random.SystemRandom().randrange(1 << 32)
+    rounds = Rounds()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "caches").mkdir()
+        schema = fr.Schema({"data": fr.bytes_(), "row": "int64"})
         for shards in _SHARDS:
-            _write(Path(folder, str(shards)), shards)
+            write_shards(
+                Path(folder, str(shards)), schema, shards, _EACH, lambda row: {"data": _value(row), "row": row}
+            )
         with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
-            futures = [pool.submit(_rounds, folder, seed, process, count) for process in range(_PROCESSES)]
-            found = Counter[str]()
-            failures = []
+            futures = [pool.submit(_rounds, folder, rounds.seed, process, count) for process in range(_PROCESSES)]
             for future in futures:
                 try:
-                    found.update(future.result())
+                    rounds.counts.update(future.result())
                 except Exception as error:  # noqa: BLE001 - a process that hangs is ended, and breaks the pool
-                    failures.append(f"seed {seed}: {type(error).__name__}: {error}")
-    known = {kind: found.pop(kind, 0) for kind in ("reads", "batches", _TOO_SMALL)}
-    if count >= 8 and not known["reads"]:
-        failures.append(f"seed {seed}: no read was right")
-    return Outcome(
-        count, [*failures, *found], f"seed {seed}; " + ", ".join(f"{n:,} {kind}" for kind, n in known.items())
-    )
-
-
-def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("stores.small_caches", count)
+                    rounds.fail(f"{type(error).__name__}: {error}")
+    rounds.failures += [kind for kind in rounds.counts if kind not in ("reads", "batches", _TOO_SMALL)]
+    if count >= 8 and not rounds.counts["reads"]:
+        rounds.fail("no read was right")
+    rounds.done = count
+    return rounds.outcome()
 
 
 EXPERIMENT = Experiment(
-    name="small-caches",
-    promise=8,
-    what="rounds of threads and processes that share a cache that is too small",
-    where="tests/torture/stores/small_caches.py",
-    short=12,
-    long=1000,
-    run=run,
+    *("small-caches", 8, "rounds of threads and processes that share a cache that is too small", 12, 1000, run),
+    apart=True,
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

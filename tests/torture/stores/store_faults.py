@@ -13,21 +13,17 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
-from tests.conftest import encode
 from tests.support.machines.stores import Fault, Request, Server, before, started
-from tests.support.packing import pack_with, records, write
-from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import apart, print_outcome
+from tests.support.packing import pack_with, records, write_many, write_shards
+from tests.torture.experiment import MOST_FAILURES, Experiment, Outcome, Rounds
 
 # "cut" half of the answer comes; "lost" the store has done it, and nothing comes; "silent" neither.
 KINDS = ("500", "503", "cut", "lost", "silent", "flip")
-_MOST_FAILURES = 20
 _SCHEMA = fr.Schema({"number": "int64", "data": fr.bytes_()})
 _SHARDS, _EACH = 2, 30
 
@@ -133,9 +129,7 @@ class _Packs(_Job):
 
     def __init__(self, server: Server, folder: Path) -> None:
         super().__init__(server, folder)
-        self._src = folder / "images"
-        data = encode(1)[:-2]
-        write(self._src, {f"{'ab'[i % 2]}/{i}.jpg": data + bytes([i]) + b"\xff\xd9" for i in range(8)})
+        self._src = write_many(folder / "images", 8)
         pack_with(self._src, folder / "packed.frec")
         self._expected = records(folder / "packed.frec")
 
@@ -202,15 +196,6 @@ def _data(number: int) -> bytes:
     return random.Random(number).randbytes(2000 if number < _EACH else 300_000)
 
 
-def _write(folder: Path) -> None:
-    folder.mkdir()
-    for shard in range(_SHARDS):
-        with fr.Writer(folder / f"train-{shard:05}-of-{_SHARDS:05}.frec", _SCHEMA) as writer:
-            for number in range(shard * _EACH, (shard + 1) * _EACH):
-                writer.append({"number": number, "data": _data(number)})
-    fr.files.write_manifest(folder)
-
-
 def _kth(server: Server, kind: str, k: int) -> Callable[[], None]:
     """Return what lets the k-th request from then on fail."""
 
@@ -229,49 +214,32 @@ def _kth(server: Server, kind: str, k: int) -> Callable[[], None]:
     return add
 
 
-def run_here(count: int) -> Outcome:
+def run(count: int) -> Outcome:
     """Break this many answers at least; a job that has begun is broken at each of its requests."""
-    failures: list[str] = []
-    counts: Counter[str] = Counter()
+    rounds = Rounds()
     # Of another server: its port, and the secret key. Its access key is "test", and its bucket "bucket".
     place = os.environ.get("FASTRECORD_S3", "").split()
     with before(int(place[0]), place[1]) if place else started() as server, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write(folder / "train")
+        write_shards(folder / "train", _SCHEMA, _SHARDS, _EACH, lambda row: {"number": row, "data": _data(row)})
+        all_of_them = count > len(KINDS)
         jobs: list[Callable[[Server, Path], _Job]] = [_Sends, _Fetches, _Packs, _Trains]
-        kinds = KINDS if count > len(KINDS) else KINDS[:1]
-        for make in jobs if count > len(KINDS) else jobs[:1]:
+        for make in jobs if all_of_them else jobs[:1]:
             job = make(server, folder)
             made = job.run(server.reset)
-            for kind in kinds:
+            for kind in KINDS if all_of_them else KINDS[:1]:
                 k = 1
-                while k <= made and len(failures) < _MOST_FAILURES:
-                    try:
+                while k <= made and len(rounds.failures) < MOST_FAILURES:
+                    with rounds.trial(f"{job.name}, {kind}, request {k}"):
                         made = max(made, job.run(_kth(server, kind, k)))
-                        counts[f"of {job.name}"] += 1
-                    except (AssertionError, OSError, fr.FastRecordError) as error:
-                        failures.append(f"{job.name}, {kind}, request {k}: {type(error).__name__}: {error}")
+                        rounds.counts[f"{kind} in {job.name}"] += 1
+                        rounds.done += 1
                     k += 1
-            counts["ended with an error, and were right at the next call"] += job.errors
-    told = ", ".join(f"{broken} {what}" for what, broken in counts.items())
-    broken_answers = sum(number for what, number in counts.items() if what.startswith("of "))
-    return Outcome(broken_answers, failures, f"{told}; each by {', '.join(kinds)}")
-
-
-def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("stores.store_faults", count)
+            rounds.counts["ended with an error, and were right at the next call"] += job.errors
+    return rounds.outcome()
 
 
 EXPERIMENT = Experiment(
-    name="store-faults",
-    promise=7,
-    what="answers broken, each request of a job in turn",
-    where="tests/torture/stores/store_faults.py",
-    short=3,
-    long=200,
-    run=run,
+    *("store-faults", 7, "answers broken, each request of a job in turn", 3, 200, run),
+    apart=True,
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -52,9 +51,9 @@ class Reading:
         )
 
 
-def data(number: int, generation: int = 0) -> bytes:
+def data(number: int) -> bytes:
     """The bytes of a record: some are as small as a label, most of the size of a thumbnail, few of a photograph."""
-    draw = Random(f"{generation}/{number}")
+    draw = Random(number)
     return draw.randbytes(draw.choice((0, 90, draw.randrange(3000), draw.randrange(20_000), 50_000)))
 
 
@@ -63,14 +62,9 @@ def pixels(number: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(number).integers(0, 256, (40, 40), np.uint8)
 
 
-def write_shards(folder: Path, generation: int = 0) -> None:
-    """Write a data set."""
-    folder.mkdir()
-    for shard in range(SHARDS):
-        with fr.Writer(folder / f"train-{shard:05}-of-{SHARDS:05}.frec", SCHEMA) as writer:
-            for number in range(shard * EACH, (shard + 1) * EACH):
-                writer.append({"number": number, "data": data(number, generation), "pixels": pixels(number)})
-    fr.files.write_manifest(folder)
+def record(number: int) -> dict[str, Any]:
+    """A record."""
+    return {"number": number, "data": data(number), "pixels": pixels(number)}
 
 
 def check(numbers: Iterable[int], values: Sequence[Any], arrays: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 import fastrecord as fr
-from tests.torture.processes import end_with_parent, environment
+from tests.torture.apart import popen
 
 # The smallest torchvision classifier with batch normalisation and without dropout.
 _MODEL = "shufflenet_v2_x0_5"
@@ -32,20 +32,13 @@ def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | N
         temporary: The folder for the job's temporary files.
     """
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"] if ranks else []
-    command = [sys.executable, "-m", *launcher, "fastrecord.train", str(files / "train.frec")]
+    command = ["-m", *launcher, "fastrecord.train", str(files / "train.frec")]
     command += ["--val", str(files / "val.frec"), "--out", str(files / "out"), "--model", _MODEL, "--device", "cpu"]
     # The global batch is constant, so that a job can resume with another number of ranks.
     command += ["--image-size", "32", "--batch-size", str(16 // max(1, ranks)), "--lr", "0.001", *map(str, options)]
     more = {} if temporary is None else {"TMPDIR": str(temporary)}
     with (files / "said").open("ab") as said:
-        return subprocess.Popen(
-            command,
-            stdout=said,
-            stderr=said,
-            env=environment(**more),
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+        return popen(*command, stdout=said, stderr=said, env=more, start_new_session=True)
 
 
 def said(files: Path, size: int = 2000) -> str:
@@ -74,11 +67,8 @@ def steps_of(files: Path) -> int:
 @contextmanager
 def appender(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Let a process append to folder/train.frec, and kill it at the end."""
-    command = [sys.executable, "-m", "tests.torture.training.jobs", str(folder / "train.frec")]
-    with (
-        (folder / "said").open("ab") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env=environment(), preexec_fn=end_with_parent) as it,
-    ):
+    command = "-m", "tests.torture.training.jobs", folder / "train.frec"
+    with (folder / "said").open("ab") as out, popen(*command, stdout=out, stderr=out) as it:
         try:
             yield it
         finally:

@@ -1,4 +1,4 @@
-"""Kills training jobs and checks their leftovers: `python -m tests.torture.training.leftovers JOBS`."""
+"""Kills training jobs and checks their leftovers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-
-from tqdm import tqdm
 
 import fastrecord as fr
-from tests.torture.experiment import Experiment, Outcome
+from tests.torture.experiment import Experiment, Outcome, Rounds
 from tests.torture.loaders.leaks import shared_memory
-from tests.torture.processes import apart, children, command_line, descendants, identity, print_outcome, still_there
+from tests.torture.processes import children, command_line, descendants, identity, still_there
 from tests.torture.training.jobs import appender, said, signal_all, start_job, steps_of, write_data
 
 _PATIENCE = 600
@@ -63,20 +59,16 @@ def parts(job: subprocess.Popen[bytes], kind: Kind) -> dict[str, list[int]]:
     return {"launcher": [job.pid], "rank": ranks, "worker": [child for rank in ranks for child in children(rank)]}
 
 
-@dataclass
-class Run:
+class Run(Rounds):
     """One run of the experiment.
 
-    Attributes:
+    Args:
         folder: The working folder. The jobs share `out`; each resumes from its predecessor.
     """
 
-    folder: Path
-    draw: Random = field(default_factory=Random)
-    failures: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
         self.temporary = self.folder / "temporary"
         self.temporary.mkdir()
         write_data(self.folder)
@@ -106,7 +98,8 @@ class Run:
             finally:
                 signal_all([job.pid, *(pid for pid, _ in descendants(job.pid))], signal.SIGKILL)
                 job.wait()
-        self.failures += [f"{kind.name}: left: {command_line(process)}" for process in left]
+        for process in left:
+            self.fail(f"{kind.name}: left: {command_line(process)}")
         signal_all([pid for pid, _ in left], signal.SIGKILL)
         self.look_at_files(kind, [pid for pid, _ in there])
         self.counts[kind.name] += 1
@@ -142,33 +135,17 @@ class Run:
         self.counts["temporary files, tidied up by the next job"] += len(self.hidden())
 
 
-def run_here(count: int) -> Outcome:
-    """Do everything in this process and its children."""
-    folder = Path(tempfile.mkdtemp(prefix="leftovers-"))
-    try:
-        run = Run(folder)
-        for number in tqdm(range(count), unit="job", disable=None):
-            run.kill_one(KINDS[number % len(KINDS)])
-        told = ", ".join(f"{count:,} {what}" for what, count in run.counts.items())
-        return Outcome(count, run.failures[:30], told)
-    finally:
-        shutil.rmtree(folder)
-
-
 def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("training.leftovers", count)
+    """See the module docstring."""
+    with tempfile.TemporaryDirectory(prefix="leftovers-") as folder:
+        run = Run(Path(folder))
+        for number in run.until(count, "jobs"):
+            run.kill_one(KINDS[number % len(KINDS)])
+        return run.outcome()
 
 
 EXPERIMENT = Experiment(
-    "leftovers",
-    7,
-    "training jobs killed",
-    "tests/torture/training/leftovers.py, tests/torture/training/jobs.py",
-    1,
-    50,
-    run,
+    *("leftovers", 7, "training jobs killed", 1, 50, run),
+    where="tests/torture/training/leftovers.py, tests/torture/training/jobs.py",
+    apart=True,
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

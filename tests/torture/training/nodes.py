@@ -10,42 +10,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from tqdm import tqdm
 
-from tests.torture.experiment import Experiment, Outcome
-from tests.torture.processes import apart, print_outcome
-
-
-def run_here(count: int) -> Outcome:
-    """Do everything in this process and its children."""
-    from tests.train.test_many_nodes import lose
-
-    torch.set_num_threads(1)
-    failures = []
-    for number in tqdm(range(count), unit="job", disable=None):
-        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-            try:
-                lose(["process", "node"], Path(folder), monkeypatch)
-            except AssertionError as error:
-                failures.append(f"job {number}: {error}")
-    return Outcome(count, failures, "each by a killed process and a killed node")
+from tests.torture.experiment import Experiment, Outcome, Rounds
 
 
 def run(count: int) -> Outcome:
-    """See the module docstring; runs in a child process."""
-    return apart("training.nodes", count)
+    """Run so many jobs, in this process and its children."""
+    from tests.train.test_many_nodes import lose
+
+    torch.set_num_threads(1)
+    rounds = Rounds()
+    for number in rounds.until(count, "jobs"):
+        patch = pytest.MonkeyPatch.context()
+        with tempfile.TemporaryDirectory() as folder, patch as monkeypatch, rounds.trial(f"job {number}"):
+            lose(["process", "node"], Path(folder), monkeypatch)
+    return rounds.outcome("each by a killed process and a killed node")
 
 
 EXPERIMENT = Experiment(
-    name="nodes",
-    promise=9,
-    what="jobs on two nodes",
+    *("nodes", 9, "jobs on two nodes", 1, 20, run),
     where="tests/torture/training/nodes.py, tests/train/test_many_nodes.py",
-    short=1,
-    long=20,
-    run=run,
+    apart=True,
     in_tests=False,  # tests/train/test_many_nodes.py kills a node
 )
-
-if __name__ == "__main__":
-    print_outcome(run_here)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -13,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from fastrecord.train import TrainError
 from fastrecord.train.checkpoint import load_checkpoint
 from fastrecord.train.meters import read_metrics
 from tests.support.training import running, write_marked
-from tests.torture.experiment import Experiment, Outcome
+from tests.torture.experiment import Experiment, Outcome, Rounds
 from tests.torture.training.recorded_run import PLACES
 
 RECORDS, GLOBAL_BATCH, EPOCHS = 52, 12, 3
@@ -164,28 +162,20 @@ def one(folder: Path, rng: np.random.Generator, kills: int) -> tuple[int, list[s
 
 def run(count: int) -> Outcome:
     """Kill runs until there are this many kills."""
-    seed = 5 if count <= EXPERIMENT.short else secrets.randbits(32)
-    rng = np.random.default_rng(seed)
-    failures: list[str] = []
-    killed = runs = 0
-    with tqdm(total=count, desc="resume", disable=None) as bar:
-        while killed < count and runs <= count and len(failures) < 20:
-            runs += 1
-            with tempfile.TemporaryDirectory() as folder:
-                times, wrong = one(Path(folder), rng, min(_KILLS, count - killed))
-            failures += [f"seed {seed}, run {runs}: {problem}" for problem in wrong]
-            killed += times
-            bar.update(times)
-    detail = f"seed {seed}; {runs} runs of {STEPS} steps on 1 to 3 processes; records, pixels and weights are compared"
-    return Outcome(killed, failures, detail)
+    rounds = Rounds(5 if count <= EXPERIMENT.short else None)
+    rng = np.random.default_rng(rounds.seed)
+    for number in rounds.until(count, "kills", each=0):
+        with tempfile.TemporaryDirectory() as folder:
+            times, wrong = one(Path(folder), rng, min(_KILLS, count - rounds.done))
+        for problem in wrong:
+            rounds.fail(f"run {number}: {problem}")
+        rounds.done += times
+        if number >= count:
+            break
+    return rounds.outcome(f"runs of {STEPS} steps on 1 to 3 processes; records, pixels and weights are compared")
 
 
 EXPERIMENT = Experiment(
-    name="resume",
-    promise=9,
-    what="kills of a training run",
+    *("resume", 9, "kills of a training run", 1, 100, run),
     where="tests/torture/training/resume.py, tests/torture/training/recorded_run.py",
-    short=1,
-    long=100,
-    run=run,
 )
