@@ -13,25 +13,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.packaging.machine import ROOT, executable, machine, run
+
+__all__ = ["machine"]
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="nasm is asked for on x86-64 alone")
-
-
-def executable(path: Path, lines: str) -> None:
-    path.write_text(f"#!{shutil.which('bash')}\n{lines}\n")
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    """A PATH of one folder with all needed tools."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("cargo", "cc", "cmake", "make", "nasm"):
-        executable(folder / name, "exit 0")
-    executable(folder / "rustc", "echo 'rustc 1.95.0 (59807616e 2026-04-14)'")
-    return folder
 
 
 def hook(machine: Path, name: str = "get_requires_for_build_wheel", **variables: str) -> tuple[int, str, str]:
@@ -42,16 +28,7 @@ def hook(machine: Path, name: str = "get_requires_for_build_wheel", **variables:
         f"import sys; sys.path[:0] = {build['backend-path']}; import {build['build-backend']} as backend; "
         f"print(backend.{name}({arguments}))"
     )
-    kept = {key: value for key, value in os.environ.items() if key not in ("CC", "CMAKE", "RUSTC")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**kept, "PATH": str(machine), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    return run(machine, sys.executable, "-c", program, **variables)
 
 
 def test_where_nothing_is_missing_maturin_is_asked(machine: Path) -> None:
@@ -125,17 +102,11 @@ def test_an_old_rust_is_named_with_the_version_that_is_needed(machine: Path) -> 
 
 def test_pip_shows_the_sentence_and_little_else(machine: Path, tmp_path: Path) -> None:
     (machine / "nasm").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, ROOT],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": str(machine)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "fastrecord cannot be built: nasm is missing: install with " in done.stdout + done.stderr
-    assert len(done.stdout + done.stderr) < 2_000
+    options = "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, ROOT
+    status, *said = run(machine, sys.executable, "-m", "pip", "wheel", *options, cwd=tmp_path)
+    assert status == 1
+    assert "fastrecord cannot be built: nasm is missing: install with " in "".join(said)
+    assert len("".join(said)) < 2_000
 
 
 def test_the_source_distribution_brings_its_backend(tmp_path: Path) -> None:

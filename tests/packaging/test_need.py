@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts/need"
-USED = ("bash", "id", "paste", "sort", "timeout", "uname")
+from tests.packaging.machine import ROOT, executable, machine, run
+
+__all__ = ["machine"]
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="nasm is asked for on x86-64 alone")
 
 
-def executable(path: Path, lines: str) -> None:
-    path.write_text(f"#!{shutil.which('bash')}\n{lines}\n")
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    """A PATH of one folder: all needed tools except nasm, for a user other than root."""
-    for name in USED:
-        (tmp_path / name).symlink_to(shutil.which(name) or name)
-    for name in ("cargo", "cc", "make"):
-        executable(tmp_path / name, "exit 0")
-    executable(tmp_path / "python3", f'exec "{sys.executable}" "$@"')
-    (tmp_path / "id").unlink()
-    executable(tmp_path / "id", "echo 1000")
-    return tmp_path
+@pytest.fixture(autouse=True)
+def no_nasm(machine: Path) -> None:
+    (machine / "nasm").unlink()
 
 
 def need(machine: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [SCRIPT, "python3"],
-        env={**os.environ, "PATH": str(machine)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == ""
-    return done.returncode, done.stderr
+    status, out, text = run(machine, ROOT / "scripts/need", "python3")
+    assert out == ""
+    return status, text
 
 
 def test_nothing_is_said_where_nothing_is_missing(machine: Path) -> None:
