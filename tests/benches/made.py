@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from benches.harness import Facts, Results, Row
+from benches.harness import Bench, Facts, Results, Row, read
 
 FACTS = Facts(
     cpu="A Processor",
@@ -30,8 +31,20 @@ def save(folder: Path, name: str, rows: Iterable[Row]) -> Path:
     return folder
 
 
+def row(experiment: str, case: str, name: str, unit: str, *values: float, **settings: Any) -> Row:
+    """A row; rates are better the higher they are."""
+    better = "more" if unit.endswith("/s") or "%" in unit else "less"
+    return Row(experiment, case, name, unit, values, better, settings=settings)
+
+
 def reading(case: str, **seconds: tuple[float, ...]) -> list[Row]:
     """Rows of the experiment "formats" in seconds, by contender."""
-    return [
-        Row("formats", case, name, "s", values, settings={"version": f"{name} 1"}) for name, values in seconds.items()
-    ]
+    return [row("formats", case, name, "s", *values, version=f"{name} 1") for name, values in seconds.items()]
+
+
+def rows_of(folder: Path, name: str, run: Callable[[Bench], object], *, full: bool) -> list[Row]:
+    """Run an experiment, and return its rows."""
+    path = folder / "results.jsonl"
+    with Results(path, FACTS) as results:
+        run(Bench(name, folder / "data", results, full=full))
+    return read(path)[1]

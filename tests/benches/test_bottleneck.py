@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benches.experiments import bottleneck
 from benches.experiments.bottleneck import Setting, steps_within
-from benches.harness import Bench, Results, Row, read
-from tests.benches.made import FACTS
-
-
-def rows_of(folder: Path, *settings: Setting) -> list[Row]:
-    """Run the short experiment, and return its rows."""
-    path = folder / "results.jsonl"
-    with Results(path, FACTS) as results:
-        bottleneck.run(Bench("bottleneck", folder / "data", results, full=False), settings, records=8)
-    return read(path)[1]
+from tests.benches.made import rows_of
 
 
 @pytest.mark.slow
@@ -29,7 +21,8 @@ def test_each_rung_is_a_row_and_a_ladder_that_fails_does_not_stop_the_others(
     works = Setting("A tiny model", "squeezenet1_1", 32, 2, ("--short-side", "40"), (0.1, 0.1))
     refused = Setting("No model", "squeezenet1_1", 8, 2, (), (0.1, 0.1))
     left_for_full = Setting("Another model", "alexnet", 64, 2, (), (0.1, 0.1), full=True)
-    found = rows_of(tmp_path, refused, works, left_for_full)
+    run = partial(bottleneck.run, settings=(refused, works, left_for_full), records=8)
+    found = rows_of(tmp_path, "bottleneck", run, full=False)
     (failed,) = (row for row in found if row.case.startswith("No model"))
     assert failed.missing
     steps = [row for row in found if row.case == f"{works.case}: a step on data of each kind"]

@@ -12,7 +12,7 @@ from benches.report.__main__ import main
 from benches.report.cases import load
 from benches.report.compare import Comparison, compare
 from tests.benches import made
-from tests.benches.made import reading, save
+from tests.benches.made import reading, row, save
 
 
 def both(folder: Path, old: list[Row], new: list[Row]) -> Comparison:
@@ -40,10 +40,8 @@ def test_a_slower_machine_changes_values_but_not_ratios(tmp_path: Path) -> None:
 
 def test_rates_get_better_upwards_and_bytes_downwards(tmp_path: Path) -> None:
     def rows(rate: float, size: float) -> list[Row]:
-        return [
-            Row("formats", "images", "fastrecord", "images/s", (rate, rate + 1), "more"),
-            Row("formats", "size", "fastrecord", "bytes", (size,)),
-        ]
+        images = row("formats", "images", "fastrecord", "images/s", rate, rate + 1)
+        return [images, row("formats", "size", "fastrecord", "bytes", size)]
 
     rate, size = both(tmp_path, rows(100, 1000), rows(200, 2000)).values
     assert (rate.beyond, rate.better, size.beyond, size.better) == (True, True, True, False)

@@ -9,8 +9,8 @@ import torch
 
 from benches.experiments import gpu
 from benches.experiments.gpu import BEST, STORED, Files, GpuTests, Ladder, Part, Size
-from benches.harness import Bench, Results, Row, read
-from tests.benches.made import FACTS
+from benches.harness import Row
+from tests.benches import made
 
 TINY = Size(
     device="cpu",
@@ -28,10 +28,7 @@ TINY = Size(
 
 def rows_of(folder: Path, size: Size | None, *chosen: Part) -> list[Row]:
     """Run the experiment and return its rows."""
-    path = folder / "results.jsonl"
-    with Results(path, FACTS) as results:
-        gpu.run(Bench("gpu", folder / "data", results, full=True), size, chosen or None)
-    return read(path)[1]
+    return made.rows_of(folder, "gpu", lambda bench: gpu.run(bench, size, chosen or None), full=True)
 
 
 @pytest.mark.slow
@@ -76,11 +73,9 @@ def test_a_part_that_fails_leaves_the_others_and_names_its_reason(tmp_path: Path
             raise RuntimeError("first line\nno memory")
 
     size = Size(device="cpu", records=0)
-    path = tmp_path / "results.jsonl"
-    with Results(path, FACTS) as results, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu, "pack", lambda *_: {})
-        gpu.run(Bench("gpu", tmp_path, results, full=True), size, [Broken(size), Broken(size)])
-    rows = read(path)[1]
+        rows = rows_of(tmp_path, size, Broken(size), Broken(size))
     assert [(row.contender, row.missing) for row in rows if row.missing] == [("two", "no memory")] * 2
 
 

@@ -80,18 +80,18 @@ def test_an_error_ends_contenders_in_the_middle_of_a_call(tmp_path: Path, monkey
         raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo broken >&2; exit 3", r"it: status 3; its log ends with:\nbroken"),
+        ("sleep 1000 >&- & echo $! >>pids; exit 3", "it: status 3"),  # its worker is killed
+    ],
+)
 def test_a_contender_that_ends_is_reported_with_its_status_and_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ending = start(tmp_path, monkeypatch, "echo broken >&2; exit 3")
-    with pytest.raises(RuntimeError, match=r"it: status 3; its log ends with:\nbroken"):
-        ending.answer()
-    ending.close()
-
-
-def test_workers_that_outlive_their_contender_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ending = start(tmp_path, monkeypatch, "sleep 1000 >&- & echo $! >>pids; exit 3")
-    with pytest.raises(RuntimeError, match="it: status 3"):
+    ending = start(tmp_path, monkeypatch, script)
+    with pytest.raises(RuntimeError, match=told):
         ending.answer()
     ending.close()
 

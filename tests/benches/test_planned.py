@@ -10,6 +10,7 @@ from benches.harness.results import Results, Row, gather_facts
 from benches.report.cases import load
 from benches.report.planned import beside_plans
 from benches.report.published import planned
+from tests.benches.made import row
 
 
 def test_networks_are_predicted_from_the_fit_on_one_node(tmp_path: Path) -> None:
@@ -20,10 +21,10 @@ def test_networks_are_predicted_from_the_fit_on_one_node(tmp_path: Path) -> None
             settings = {"nodes": nodes, **run, **({"net": "1Gb/s"} if nodes > 1 else {})}
             rate = planned(gpus=nodes * each, gpu_rate=100, efficiency=0.9, **settings).images_per_second
             spread, settings = (0.9 * rate, rate, 1.2 * rate), settings | {"ranks": nodes * each}
-            found.add(Row("scaling", "a case", f"{nodes} x {each}", "images/s", spread, "more", settings=settings))
+            found.add(row("scaling", "a case", f"{nodes} x {each}", "images/s", *spread, **settings))
         # As many ranks as no machine has CPUs: not fitted to.
         settings = {"nodes": 1, "ranks": 1 << 20, **run}
-        found.add(Row("scaling", "a case", "too many", "images/s", (1.0,), "more", settings=settings))
+        found.add(row("scaling", "a case", "too many", "images/s", 1.0, **settings))
         found.add(Row("scaling", "a case", "not measured", "images/s", missing="no root"))
     facts, rest = path.read_text().split("\n", 1)
     path.write_text(json.dumps(json.loads(facts) | {"cores": 8}) + "\n" + rest)

@@ -17,13 +17,13 @@ from benches.report.page import page
 from benches.report.plots import Pictures, Point
 from benches.report.sections import STEPS
 from benches.report.tables import case_table, matrix, verdicts
-from tests.benches.made import FACTS, reading, save
+from tests.benches.made import FACTS, reading, row, save
 
 
 def cells(lines: list[str]) -> list[list[str]]:
     """The cells of a table's rows."""
-    rows = [line.strip("|").split("|") for line in lines if line.startswith("|")]
-    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [rows[0], *rows[2:]]
 
 
 def test_a_table_is_sorted_and_says_how_many_times_as_fast_fastrecord_is() -> None:
@@ -38,15 +38,7 @@ def test_a_table_is_sorted_and_says_how_many_times_as_fast_fastrecord_is() -> No
 
 def test_rates_are_sorted_downwards_and_settings_become_columns() -> None:
     rows = [
-        Row(
-            "formats",
-            "images",
-            name,
-            "images/s",
-            (rate,),
-            "more",
-            settings={"workers": workers, "batch": 8, "records": 10, "cpu_seconds": [0.02]},
-        )
+        row("formats", "images", name, "images/s", rate, workers=workers, batch=8, records=10, cpu_seconds=[0.02])
         for name, rate, workers in (("peer", 50, 1), ("fastrecord", 200, 0))
     ]
     (case,) = group(rows)
@@ -60,41 +52,34 @@ def test_rates_are_sorted_downwards_and_settings_become_columns() -> None:
 
 
 def test_rows_of_one_name_are_told_apart_by_their_settings() -> None:
-    rows = [Row("formats", "images", "peer", "s", (workers,), settings={"workers": workers}) for workers in (2, 1)]
-    assert [row.contender for row in group(rows)[0].rows] == ["peer, 1 worker", "peer, 2 workers"]
+    rows = [row("formats", "images", "peer", "s", workers, workers=workers) for workers in (2, 1)]
+    assert [one.contender for one in group(rows)[0].rows] == ["peer, 1 worker", "peer, 2 workers"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("threads", 2, "2 threads"),
-        ("processes", 1, "1 process"),
-        ("batch", 8, "batch 8"),
-        ("file_bytes", 2_000, "file 2.00 KB"),
-    ],
-)
-def test_a_setting_in_words(name: str, value: int, words: str) -> None:
-    assert setting_words(name, value) == words
+def test_settings_in_words() -> None:
+    settings = {"threads": 2, "processes": 1, "batch": 8, "file_bytes": 2_000}
+    words = [setting_words(name, value) for name, value in settings.items()]
+    assert words == ["2 threads", "1 process", "batch 8", "file 2.00 KB"]
 
 
 def test_settings_that_fastrecord_was_measured_with_make_cases() -> None:
     rows = [
-        Row("formats", "images", name, "s", (seconds / threads,), settings={"threads": threads})
+        row("formats", "images", name, "s", seconds / threads, threads=threads)
         for threads in (1, 2)
         for name, seconds in (("fastrecord", 1.0), ("peer", 3.0))
     ]
     cases = group(rows)
     assert [case.name for case in cases] == ["images, 1 thread", "images, 2 threads"]
-    assert [[row.contender for row in case.rows] for case in cases] == [["fastrecord", "peer"]] * 2
+    assert [[one.contender for one in case.rows] for case in cases] == [["fastrecord", "peer"]] * 2
 
 
 def test_where_fastrecord_is_not_first_the_page_says_why() -> None:
     first = reading("a", fastrecord=(1.0, 1.0), peer=(2.0, 2.0))
     level = reading("b", fastrecord=(1.1, 1.2), peer=(1.2, 1.0))
     behind = [
-        Row("formats", "c", "fastrecord", "s", (2.0,), settings={"why": "it checks each byte."}),
-        Row("formats", "c", "peer", "s", (1.0,)),
-        Row("formats", "c", "memcpy", "s", (0.5,), settings={"yardstick": True}),
+        row("formats", "c", "fastrecord", "s", 2.0, why="it checks each byte."),
+        row("formats", "c", "peer", "s", 1.0),
+        row("formats", "c", "memcpy", "s", 0.5, yardstick=True),
     ]
     lines = [*verdicts(group([*first, *level, *behind]))]
     assert lines == [
@@ -117,7 +102,7 @@ def test_a_matrix_has_a_column_for_each_case_and_a_dash_where_nothing_was_measur
 
 
 def test_the_page_keeps_unknown_experiments_and_cases_and_each_reason(tmp_path: Path) -> None:
-    save(tmp_path, "brand_new", [Row("brand_new", "some | case", "who", "widgets", (3.0, 4.0))])
+    save(tmp_path, "brand_new", [row("brand_new", "some | case", "who", "widgets", 3.0, 4.0)])
     absent = [Row("formats", case, "ffcv", "", missing="No module named 'ffcv'") for case in ("a", "b", "c")]
     save(tmp_path, "formats", [*reading("a", fastrecord=(1.0,), peer=(2.0,)), *absent])
     text = page(load(tmp_path), Pictures(None, "img"))
@@ -145,31 +130,16 @@ def test_equal_results_give_equal_plots(tmp_path: Path) -> None:
 
 
 def test_pages_show_results_between_their_marks(tmp_path: Path) -> None:
-    rows = [
-        Row(
-            "formats",
-            "random crops of 224 pixels, batches of 128",
-            name,
-            "images/s",
-            (rate,),
-            "more",
-            settings={"threads": 2},
-        )
-        for name, rate in (
-            ("fastrecord", 3000.0),
-            ("fastrecord, crop index", 4000.0),
-            ("FFCV", 1000.0),
-            ("SPDL", 500.0),
-        )
-    ]
+    crops = "random crops of 224 pixels, batches of 128"
+    rates = {"fastrecord": 3000.0, "fastrecord, crop index": 4000.0, "FFCV": 1000.0, "SPDL": 500.0}
+    rows = [row("formats", crops, name, "images/s", rate, threads=2) for name, rate in rates.items()]
     experiments = load(save(tmp_path, "formats", rows))
     found = {str(path.relative_to(ROOT)): text for path, text in documents(ROOT, experiments).items()}
     shown = {name: text.split(BEGIN)[1].split(END)[0] for name, text in found.items()}
     assert "| 3,000 images/s | FFCV 1,000 images/s; SPDL 500 images/s | 3.00 x, 6.00 x as fast |" in shown["README.md"]
     assert "the same with a crop index | 4,000 images/s" in shown["README.md"]
-    assert (
-        "3,000 images/s with the loader, 1,000 with FFCV, so fastrecord is 3.00 x as fast" in shown["docs/from/ffcv.md"]
-    )
+    beside = "3,000 images/s with the loader, 1,000 with FFCV, so fastrecord is 3.00 x as fast"
+    assert beside in shown["docs/from/ffcv.md"]
     assert "| [FFCV](ffcv.md) | 1,000 | 3.00 x as fast |" in shown["docs/from/index.md"]
     assert "| [LitData](litdata.md) | not measured |  |" in shown["docs/from/index.md"]
     assert "fastrecord and 2 other loaders" in shown["docs/index.md"]
@@ -198,11 +168,11 @@ def test_a_page_keeps_the_plots_of_others_and_draws_zeros(tmp_path: Path) -> Non
         path.parent.mkdir(parents=True)
         path.touch()
     rows = [
-        Row("small_batches", f"loading, batch {size}: a pair", name, "s", (0.0, 0.0), settings={"batch": size})
+        row("small_batches", f"loading, batch {size}: a pair", name, "s", 0.0, 0.0, batch=size)
         for size in (8, 16, 32)
         for name in ("fastrecord", "peer")
     ]
-    steps = Row("bottleneck", f"a{STEPS}", "constant", "ms/step", (0.0,))
+    steps = row("bottleneck", f"a{STEPS}", "constant", "ms/step", 0.0)
     folder = save(save(tmp_path / "results", "small_batches", rows), "bottleneck", [steps])
     assert main([str(folder), "--page", str(tmp_path / "page.md")]) == 0
     assert "inf" not in re.findall(r"\w+", (tmp_path / "page.md").read_text())
@@ -218,7 +188,7 @@ def test_committed_results_have_no_names_of_machines_or_folders() -> None:
     for path in COMMITTED:
         facts, rows = read(path)
         assert facts.seconds > 0, path
-        assert all(row.experiment == path.stem for row in rows)
+        assert all(one.experiment == path.stem for one in rows)
         text = path.read_text()
         assert re.findall(r"/(?:home|root|tmp|work|mnt|Users|var|opt)/", text) == [], path
         assert re.search(rf"\b{re.escape(socket.gethostname())}\b", text) is None, path

@@ -9,7 +9,7 @@ from benches.harness import Row
 from benches.report.cases import load
 from benches.report.page import page
 from benches.report.plots import Pictures
-from tests.benches.made import save
+from tests.benches.made import row, save
 
 
 def page_of(folder: Path, name: str, rows: Iterable[Row]) -> list[str]:
@@ -19,14 +19,7 @@ def page_of(folder: Path, name: str, rows: Iterable[Row]) -> list[str]:
 
 def test_formats_are_a_matrix_for_each_set_of_records(tmp_path: Path) -> None:
     rows = [
-        Row(
-            "formats",
-            f"{case} of 1,000 images of 110 KB{more}",
-            name,
-            unit,
-            (value, value * 1.5),
-            "less" if unit == "s" else "more",
-        )
+        row("formats", f"{case} of 1,000 images of 110 KB{more}", name, unit, value, value * 1.5)
         for name, factor in (("fastrecord", 1.0), ("LMDB", 2.0))
         for case, more, unit, value in (
             ("random batches of 256", ", page cache warm, copied into one buffer", "records/s", 9000 / factor),
@@ -45,21 +38,14 @@ def test_formats_are_a_matrix_for_each_set_of_records(tmp_path: Path) -> None:
 
 def test_batch_sizes_are_columns_and_the_flatness_is_on_top(tmp_path: Path) -> None:
     rows = [
-        Row(
-            "small_batches",
-            f"loading, batch {size}, 2 workers: a pair",
-            name,
-            "us",
-            (value / size,),
-            settings={"batch": size},
-        )
+        row("small_batches", f"loading, batch {size}, 2 workers: a pair", name, "us", value / size, batch=size)
         for size in (8, 16, 32)
         for name, value in (("fastrecord", 80.0), ("PNG files", 800.0))
     ]
     flat = "a pair at batch 8 against batch 32"
-    rows.append(Row("small_batches", flat, "fastrecord", "times", (1.25, 1.35)))
+    rows.append(row("small_batches", flat, "fastrecord", "times", 1.25, 1.35))
     for workers, value in (("no workers", 1.5), ("1 worker or thread", 1.25), ("2 workers or threads", 2.0)):
-        rows.append(Row("small_batches", f"loading, {workers}: {flat}", "fastrecord", "times", (value,)))
+        rows.append(row("small_batches", f"loading, {workers}: {flat}", "fastrecord", "times", value))
     lines = page_of(tmp_path, "small_batches", rows)
     assert f"| small batches: {flat} | 1.30 times (1.25 - 1.35) |" in lines
     assert f"| small batches: loading: {flat} | 1.25 to 2.00 times, with 3 numbers of workers |" in lines
@@ -72,20 +58,10 @@ def test_batch_sizes_are_columns_and_the_flatness_is_on_top(tmp_path: Path) -> N
 def test_a_ladder_keeps_the_order_of_its_rungs(tmp_path: Path) -> None:
     case = "a model, 1 rank"
     rungs = [("constant", 30.0, None), ("queue", 20.0, -10.0), ("the file", 40.0, 20.0)]
-    rows = [
-        Row(
-            "bottleneck",
-            f"{case}: a step on data of each kind",
-            name,
-            "ms/step",
-            (ms,),
-            settings={"layer_ms": cost, "data_wait": 0.25},
-        )
-        for name, ms, cost in rungs
-    ]
+    steps = f"{case}: a step on data of each kind"
+    rows = [row("bottleneck", steps, name, "ms/step", ms, layer_ms=cost, data_wait=0.25) for name, ms, cost in rungs]
     kept = "speed on the file, of the speed on constant data on the device"
-    told = {"verdict": "The model limits."}
-    rows.append(Row("bottleneck", f"{case}: {kept}", "the file", "%", (75.0, 77.0), "more", settings=told))
+    rows.append(row("bottleneck", f"{case}: {kept}", "the file", "%", 75.0, 77.0, verdict="The model limits."))
     lines = page_of(tmp_path, "bottleneck", rows)
     at = lines.index("| data | a step, ms | the layer costs, ms | waiting for data |")
     assert lines[at + 2 : at + 5] == [
@@ -99,15 +75,7 @@ def test_a_ladder_keeps_the_order_of_its_rungs(tmp_path: Path) -> None:
 
 def test_accuracies_of_seeds_are_compared_by_their_means(tmp_path: Path) -> None:
     rows = [
-        Row(
-            "recipe",
-            "accuracy",
-            name,
-            "accuracy %",
-            values,
-            "more",
-            settings={"difference": difference, "interval": 1.5},
-        )
+        row("recipe", "accuracy", name, "accuracy %", *values, difference=difference, interval=1.5)
         for name, values, difference in (("1 rank", (90.0, 92.0), 0.0), ("2 ranks", (92.0, 93.0), 1.5))
     ]
     lines = page_of(tmp_path, "recipe", rows)
@@ -117,47 +85,28 @@ def test_accuracies_of_seeds_are_compared_by_their_means(tmp_path: Path) -> None
 
 
 def test_imports_and_exports_are_a_row_for_each_format(tmp_path: Path) -> None:
-    def rate(case: str, name: str, value: float) -> Row:
-        return Row("interchange", case, name, "images/s", (value,), "more", settings={"yardstick": "import" in case})
-
+    rates = {
+        "import from LMDB": {"fastrecord": 100, "fastrecord pack": 200, "the library's read": 400},
+        "export to LMDB": {"fastrecord": 300, "the library's writer": 100},
+    }
     rows = [
-        rate("import from LMDB", "fastrecord", 100),
-        rate("import from LMDB", "fastrecord pack", 200),
-        rate("import from LMDB", "the library's read", 400),
-        Row("interchange", "memory: import from LMDB", "fastrecord", "bytes", (25e6,)),
-        rate("export to LMDB", "fastrecord", 300),
-        rate("export to LMDB", "the library's writer", 100),
+        row("interchange", case, name, "images/s", value, yardstick="import" in case)
+        for case, found in rates.items()
+        for name, value in found.items()
     ]
+    rows.append(row("interchange", "memory: import from LMDB", "fastrecord", "bytes", 25e6))
     lines = page_of(tmp_path, "interchange", rows)
     assert "| LMDB | 100 | 0.50 | 0.25 | 25 MB | 300 | 3.00 | - |" in lines
     assert "| export and packing: fastrecord is first | in 1 of 1 rows |" in lines
 
 
 def test_scaling_has_the_parts_of_a_step_and_a_curve_for_each_network(tmp_path: Path) -> None:
-    rows = [
-        Row(
-            "scaling",
-            case,
-            f"{nodes} x {ranks // nodes}",
-            "images/s",
-            (rate, rate + 2),
-            "more",
-            settings={
-                "nodes": nodes,
-                "ranks": ranks,
-                "ideal": 100.0 * ranks,
-                "efficiency": rate / 100 / ranks,
-                "data_ms": 1.5,
-                **({"net": "10Gb/s"} if nodes > 1 else {}),
-            },
-        )
-        for case, nodes, ranks, rate in (
-            ("one node", 1, 1, 99.0),
-            ("one node", 1, 2, 180.0),
-            ("10 Gb/s", 2, 2, 170.0),
-            ("10 Gb/s", 4, 4, 320.0),
-        )
-    ]
+    rows = []
+    for nodes, ranks, rate in ((1, 1, 99.0), (1, 2, 180.0), (2, 2, 170.0), (4, 4, 320.0)):
+        case, net = ("10 Gb/s", {"net": "10Gb/s"}) if nodes > 1 else ("one node", {})
+        settings = {"ideal": 100.0 * ranks, "efficiency": rate / 100 / ranks, "data_ms": 1.5, "nodes": nodes, **net}
+        name = f"{nodes} x {ranks // nodes}"
+        rows.append(row("scaling", case, name, "images/s", rate, rate + 2, ranks=ranks, **settings))
     lines = page_of(tmp_path, "scaling", rows)
     assert "| 1 x 2 | 181 | 180 - 182 | 90 % | 1.50 |" in lines
     assert "| scaling: 10 Gb/s, 4 x 1: of the ideal images/s | 80 % |" in lines
@@ -165,21 +114,18 @@ def test_scaling_has_the_parts_of_a_step_and_a_curve_for_each_network(tmp_path: 
 
 
 def test_aims_are_beside_what_was_measured(tmp_path: Path) -> None:
-    def row(case: str, name: str, unit: str, *values: float) -> Row:
-        return Row("store", case, name, unit, values, "more" if unit == "images/s" else "less")
-
     first, cached = "the first epoch of 1,000 images of 110 KB from the store", "bytes: a cache of 25 % of the data"
     opening = "opening a data set of 2,000 shards"
     rows = [
-        row(first, "fastrecord", "images/s", 90, 80, 100),
-        row(first, "the same bytes by obstore alone", "images/s", 100, 100, 100),
-        row(first, "LitData, no workers", "images/s", 30),
-        row(first, "LitData, 2 workers", "images/s", 60),
-        row(cached, "fastrecord", "bytes", 1020e6),
-        row(cached, "the least possible", "bytes", 1000e6),
-        row(opening, "fastrecord", "s", 0.2, 0.1, 0.3),
-        row(f"requests: {opening}", "fastrecord", "requests", 4),
-        row(f"requests: {opening}, 8 processes at once", "fastrecord", "requests", 6),
+        row("store", first, "fastrecord", "images/s", 90, 80, 100),
+        row("store", first, "the same bytes by obstore alone", "images/s", 100, 100, 100),
+        row("store", first, "LitData, no workers", "images/s", 30),
+        row("store", first, "LitData, 2 workers", "images/s", 60),
+        row("store", cached, "fastrecord", "bytes", 1020e6),
+        row("store", cached, "the least possible", "bytes", 1000e6),
+        row("store", opening, "fastrecord", "s", 0.2, 0.1, 0.3),
+        row("store", f"requests: {opening}", "fastrecord", "requests", 4),
+        row("store", f"requests: {opening}, 8 processes at once", "fastrecord", "requests", 6),
     ]
     lines = page_of(tmp_path, "store", rows)
     assert "## Object stores" in lines
@@ -198,18 +144,12 @@ def test_aims_are_beside_what_was_measured(tmp_path: Path) -> None:
 def test_ray_and_very_many_shards_have_sections(tmp_path: Path) -> None:
     rates = {"fastrecord": (85.0, 90.0), "fastrecord pack": (100.0, 100.0)}
     case = "pack 1,000 files of 110 KB to 4 shards, page cache warm"
-    packs = [Row("ray", case, name, "images/s", values, "more") for name, values in rates.items()]
+    packs = [row("ray", case, name, "images/s", *values) for name, values in rates.items()]
     lines = page_of(tmp_path / "ray", "ray", packs)
     ratio = "0.88 (0.85 - 0.90) | at least 0.8 |"
     assert f"| packing with two workers, beside two threads | 87.5 images/s | 100 images/s | {ratio}" in lines
-    opened = [
-        Row("scale", f"opening a data set of {what}", "fastrecord", "s", (seconds,))
-        for what, seconds in (
-            ("500 shards", 0.1),
-            ("100,000 shards", 0.5),
-            ("100,000 shards, 8 processes at once", 1.5),
-        )
-    ]
+    seconds = {"500 shards": 0.1, "100,000 shards": 0.5, "100,000 shards, 8 processes at once": 1.5}
+    opened = [row("scale", f"opening a data set of {what}", "fastrecord", "s", took) for what, took in seconds.items()]
     lines = page_of(tmp_path / "scale", "scale", opened)
     assert "| opening the data set, one process | 0.5 s | 0.5 s | at most 1.00 s |" in lines
     assert "| opening it, several at once | 1.50 s | 1.50 s | at most 1.00 s |" in lines
