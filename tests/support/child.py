@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import os, resource, signal, sys, threading
 import numpy as np
@@ -34,6 +35,12 @@ def run_child(script: str, cwd: Path, timeout: float = 60) -> str:
     if done.returncode != 0:
         raise AssertionError(f"the script ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment in which processes find this package and compute with one thread."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
 def in_a_fork(work: Callable[[], Any]) -> Any:

@@ -10,9 +10,7 @@ from typing import Any
 
 from fastrecord.loader.loader import FastRecordLoader
 from tests.support import loading, patches
-from tests.support.child import run_child
-
-ROOT = Path(__file__).parents[2]
+from tests.support.child import ROOT, run_child
 
 # The start of scripts that run in child processes; the file is in their folder.
 _SCRIPT = f"""

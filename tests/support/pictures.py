@@ -34,7 +34,7 @@ def picture(width: int = 61, height: int = 43, mode: str = "RGB", seed: int = 0)
     return image.convert(mode)
 
 
-def save(image: Image.Image, kind: str, **options: Any) -> bytes:
+def save(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     """Return the encoded bytes."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
@@ -93,15 +93,8 @@ def jpeg_ycck() -> bytes:
     return bytes(data)
 
 
-ADAM7 = [
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
-]  # x, y, steps
+# x, y, steps
+ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
 
 
 def png(values: NDArray[Any], *, transparent: bytes = b"", interlaced: bool = False) -> bytes:
@@ -132,7 +125,7 @@ def wide(channels: int) -> NDArray[np.uint16]:
     return (pixels(61, 43, channels).astype(np.uint16) << 8 | low).astype(np.uint16)
 
 
-def reference(data: bytes) -> NDArray[np.uint8]:
+def reference(data: bytes | memoryview) -> NDArray[np.uint8]:
     """Return Pillow's pixels, read as ImageFolder reads them."""
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image.convert("RGB"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,10 @@ from PIL import Image
 
 import fastrecord as fr
 from tests.support.packing import records
-from tests.support.pictures import save
+from tests.support.pictures import reference as decoded
+from tests.support.pictures import save as encoded
+
+__all__ = ["FILES", "decoded", "difference", "encoded", "picture", "sizes", "stored", "turned"]
 
 ORIENTATION = 0x0112
 
@@ -24,15 +26,6 @@ def picture(seed: int, width: int, height: int, mode: str = "RGB") -> Image.Imag
     waves = [120 + 80 * np.sin(x / rng.uniform(8, 30) + y / rng.uniform(8, 30) + phase) for phase in range(3)]
     pixels = np.stack(waves, axis=2) + rng.normal(0, 6, (height, width, 3))
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert(mode)
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    return save(image, kind, **options)
-
-
-def decoded(data: bytes | memoryview) -> NDArray[np.uint8]:
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image.convert("RGB"))
 
 
 def difference(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
@@ -68,7 +61,7 @@ def sizes(path: Path) -> dict[str, tuple[int, int]]:
     with fr.Reader(path) as reader:
         columns = [reader.column(f"image.{side}").tolist() for side in ("width", "height")]
         keys = [reader[i]["key"] for i in range(len(reader))]
-    found = {key: (width, height) for key, width, height in zip(keys, *columns, strict=True)}
+    found = {key: tuple(size) for key, *size in zip(keys, *columns, strict=True)}
     for key, data in stored(path).items():
         with Image.open(io.BytesIO(data)) as image:
             assert image.size == found[key], key

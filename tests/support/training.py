@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord.train import Result, TrainConfig
 from fastrecord.train.meters import read_metrics
+from tests.support.child import environment
+from tests.support.pictures import save
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string()})
 CLASSES = ("blue", "green", "grey", "red")
@@ -27,43 +28,41 @@ COLOURS = np.array([(60, 60, 180), (60, 180, 60), (128, 128, 128), (180, 60, 60)
 MODEL = "shufflenet_v2_x0_5"
 
 
+def _write(path: Path, images: Iterable[tuple[Any, str, str]], kind: str, classes: Sequence[str]) -> Path:
+    """Pack images, each with its class and the name of its file."""
+    with fr.Writer(path, SCHEMA, metadata={"classes": list(classes)}) as writer:
+        for pixels, name, file in images:
+            data = save(Image.fromarray(np.asarray(pixels, np.uint8)), kind)
+            writer.append({"image": data, "label": list(classes).index(name), "key": f"{name}/{file}"})
+    return path
+
+
 def write_colours(path: Path, count: int, *, seed: int, classes: Sequence[str] = CLASSES) -> Path:
     """Pack `count` noisy 40 x 36 JPEGs; the mean colour shows the class."""
     rng = np.random.default_rng(seed)
-    with fr.Writer(path, SCHEMA, metadata={"classes": list(classes)}) as writer:
-        for number in range(count):
-            name = CLASSES[number % len(CLASSES)]
-            pixels = COLOURS[CLASSES.index(name)] + rng.normal(0, 40, (36, 40, 3))
-            buffer = io.BytesIO()
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG")
-            label = list(classes).index(name)
-            writer.append({"image": buffer.getvalue(), "label": label, "key": f"{name}/{number}.jpg"})
-    return path
+    noisy = ((COLOURS[number % 4] + rng.normal(0, 40, (36, 40, 3))).clip(0, 255) for number in range(count))
+    images = ((pixels, CLASSES[number % 4], f"{number}.jpg") for number, pixels in enumerate(noisy))
+    return _write(path, images, "JPEG", classes)
 
 
 def write_numbered(path: Path, count: int) -> Path:
-    """Pack one-coloured 8 x 8 PNGs with the record number in red and green, for `number_of`."""
-    with fr.Writer(path, SCHEMA, metadata={"classes": ["only"]}) as writer:
-        for number in range(count):
-            buffer = io.BytesIO()
-            Image.new("RGB", (8, 8), (number % 256, number // 256, 0)).save(buffer, "PNG")
-            writer.append({"image": buffer.getvalue(), "label": 0, "key": f"only/{number}.png"})
-    return path
+    """Pack one-coloured 8 x 8 PNGs with the record number in red and green, for `numbers_of`."""
+    images = ((np.full((8, 8, 3), (n % 256, n // 256, 0)), "only", f"{n}.png") for n in range(count))
+    return _write(path, images, "PNG", ["only"])
 
 
 def write_marked(path: Path, count: int, *, seed: int = 0) -> Path:
     """Pack 32 x 32 PNGs: red and green encode the record number in any crop, blue is noise."""
     rng = np.random.default_rng(seed)
-    with fr.Writer(path, SCHEMA, metadata={"classes": list(CLASSES)}) as writer:
-        for number in range(count):
-            pixels = np.empty((32, 32, 3), np.uint8)
-            pixels[..., 0], pixels[..., 1] = number % 256, number // 256
-            pixels[..., 2] = rng.integers(0, 256, (32, 32))
-            buffer = io.BytesIO()
-            Image.fromarray(pixels).save(buffer, "PNG")
-            label = number % len(CLASSES)
-            writer.append({"image": buffer.getvalue(), "label": label, "key": f"{CLASSES[label]}/{number}.png"})
-    return path
+
+    def marked(number: int) -> Any:
+        pixels = np.empty((32, 32, 3), np.uint8)
+        pixels[..., 0], pixels[..., 1] = number % 256, number // 256
+        pixels[..., 2] = rng.integers(0, 256, (32, 32))
+        return pixels
+
+    images = ((marked(n), CLASSES[n % len(CLASSES)], f"{n}.png") for n in range(count))
+    return _write(path, images, "PNG", CLASSES)
 
 
 def numbers_of(images: Any) -> list[int]:
@@ -75,19 +74,9 @@ def numbers_of(images: Any) -> list[int]:
 
 def small_config(train: Path | str, out: Path, **options: Any) -> TrainConfig:
     """Return a fast configuration for one CPU core: a small model, 32 x 32 pixels, one thread."""
-    defaults: dict[str, Any] = {
-        "train": str(train),
-        "out": out,
-        "model": MODEL,
-        "epochs": 2,
-        "batch_size": 8,
-        "image_size": 32,
-        "augment": "none",
-        "threads": 1,
-        "device": "cpu",
-        "print_freq": 1,
-    }
-    return TrainConfig(**{**defaults, **options})
+    small = {"model": MODEL, "epochs": 2, "batch_size": 8, "image_size": 32, "threads": 1}
+    plain = {"augment": "none", "device": "cpu", "print_freq": 1}
+    return TrainConfig(**{"train": str(train), "out": out, **small, **plain, **options})
 
 
 def losses(out: Path) -> dict[int, float]:
@@ -134,16 +123,9 @@ def signalled(text: str, number: int, process: int | None = None) -> Iterator[No
 @contextmanager
 def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run Python with `command` in a new process group and end it on exit; stderr joins stdout."""
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
+    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    words = [sys.executable, *map(str, command)]
+    process = subprocess.Popen(words, env=environment(), start_new_session=True, **pipe)
     try:
         yield process
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.support.child import ROOT, environment
+
+__all__ = ["ROOT", "Talker", "apart", "end_with_parent", "environment", "popen"]
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
@@ -21,12 +22,6 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent() -> None:
     """Let this forked process die with the thread that started it, so that no job remains."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return an environment in which processes find this package and compute with one thread."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
 def popen(*words: str | Path, **options: Any) -> Any:

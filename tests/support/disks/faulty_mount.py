@@ -75,16 +75,7 @@ def mounted(source: Path, folder: Path) -> Iterator[Mount]:
     target = folder / "mount"
     target.mkdir()
     bad = folder / "bad"
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "tests.support.disks.faulty_mount",
-        os.fspath(target),
-        os.fspath(source),
-        os.fspath(bad),
-    ]
+    command = [sys.executable, "-W", "error", "-m", "tests.support.disks.faulty_mount", target, source, bad]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def add_field(disk: Path, _work: Path) -> None:
         assert np.array_equal(reader.read_batch(range(300))["vector"], vectors)
 
 
-def rewriting(command: str, disk: Path, work: Path, sources: int, outs: list[str]) -> None:
+def rewriting(command: str, disk: Path, work: Path, *, sources: int, outs: list[str]) -> None:
     paths = [write_rows(work / f"{i}.frec", 500, largest=4_000, seed=i) for i in range(sources)]
     options = ["--shards", len(outs)] if command == "split" else []
     expected, found = (
@@ -201,19 +202,10 @@ def rewriting(command: str, disk: Path, work: Path, sources: int, outs: list[str
         (disk / "dataset.json").unlink(missing_ok=True)
 
 
-@scenario
-def merge(disk: Path, work: Path) -> None:
-    rewriting("merge", disk, work, 2, ["out.frec"])
-
-
-@scenario
-def split(disk: Path, work: Path) -> None:
-    rewriting("split", disk, work, 1, ["out-00000-of-00002.frec", "out-00001-of-00002.frec"])
-
-
-@scenario
-def select(disk: Path, work: Path) -> None:
-    rewriting("select", disk, work, 1, ["out.frec"])
+SHARDS = ["out-00000-of-00002.frec", "out-00001-of-00002.frec"]
+SCENARIOS["merge"] = partial(rewriting, "merge", sources=2, outs=["out.frec"])
+SCENARIOS["split"] = partial(rewriting, "split", sources=1, outs=SHARDS)
+SCENARIOS["select"] = partial(rewriting, "select", sources=1, outs=["out.frec"])
 
 
 @scenario
@@ -258,7 +250,7 @@ def at_each_size(
 
 @scenario
 def compact(disk: Path, work: Path) -> None:
-    rewriting("compact", disk, work, 1, ["out.frec"])
+    rewriting("compact", disk, work, sources=1, outs=["out.frec"])
     path = write_rows(disk / "in.frec", 500, largest=3_000, commit_bytes=10_000)
     before, ballast = rows(path), Ballast(disk, 500_000)
     told = failed("compact", path)

@@ -10,6 +10,11 @@ import numpy as np
 
 import fastrecord as fr
 from fastrecord.interchange import Format, Source
+from tests.support.formats import exchanging
+from tests.support.formats.exchanging import assert_same_file as assert_same_file
+from tests.support.formats.exchanging import bad_records as bad
+from tests.support.formats.exchanging import import_back as import_back
+from tests.support.formats.exchanging import plain as plain
 from tests.support.pictures import jpeg, picture, save
 
 RNG = np.random.default_rng(7)
@@ -26,12 +31,6 @@ def records(source: Source, start: int = 0, names: Sequence[str] | None = None) 
         assert all(len(values) == rows.count for values in rows.columns.values())
         found += [dict(zip(names, row, strict=True)) for row in zip(*rows.columns.values(), strict=True)]
     return found
-
-
-def bad(source: Source) -> dict[int, str]:
-    """Return the numbers of the bad records, and why they are bad."""
-    names = [field.name for field in source.fields]
-    return {number: why for rows in source.read(0, names) for number, why in rows.bad.items()}
 
 
 def damaged(
@@ -79,56 +78,16 @@ def open_source(chosen: Format, source: str | Path | Sequence[str], **settings: 
 
 def write_frec(path: Path, schema: Mapping[str, fr.FieldType], columns: Mapping[str, Any], **metadata: Any) -> Path:
     """Write a .frec file."""
-    with fr.Writer(path, fr.Schema(schema), metadata=metadata) as writer:
-        writer.extend(columns)
+    exchanging.write_file(path, schema, columns, **metadata).close()
     return path
 
 
 def export(chosen: Format, frec: Path, path: Path, **settings: str) -> Path:
-    """Export a .frec file in batches of 3."""
-    batch = 3
+    """Export a .frec file, none of whose fields the format refuses."""
     with fr.Reader(frec) as reader:
         assert not chosen.refuse(reader.schema)
-        destination = chosen.create(str(path), reader.schema, reader.metadata, settings)
-        for start in range(0, len(reader), batch):
-            part = reader.read_batch(range(start, min(start + batch, len(reader))))
-            destination.write(start, {name: part[name] for name in reader.schema})
-        destination.close()
+        exchanging.export(reader, chosen, path, **settings)
     return path
-
-
-def import_back(source: Source, path: Path) -> Path:
-    """Write the records of a source into a .frec file, with its types and names."""
-    schema = {field.rename or field.name: field.type for field in source.fields}
-    names = {field.rename or field.name: field.name for field in source.fields}
-    with fr.Writer(path, schema, metadata=source.metadata) as writer:
-        for rows in source.read(0, list(names.values())):
-            assert not rows.bad, rows.bad
-            writer.extend({name: rows.columns[own] for name, own in names.items()})
-    return path
-
-
-def assert_same_file(first: Path, second: Path) -> None:
-    """Compare schema, metadata and every value of two .frec files."""
-    with fr.Reader(first) as one, fr.Reader(second) as two:
-        assert one.schema == two.schema
-        assert one.metadata == two.metadata
-        assert len(one) == len(two)
-        for a, b in zip(one, two, strict=True):
-            assert plain(a) == plain(b)
-
-
-def plain(value: Any) -> Any:
-    """Return a value in a form that compares exactly: arrays as (dtype, shape, bytes)."""
-    if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, (memoryview, bytearray)):
-        return bytes(value)
-    if isinstance(value, np.generic):
-        return value.item()
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def images(count: int) -> list[bytes]:

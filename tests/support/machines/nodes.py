@@ -104,10 +104,6 @@ class Node:
                 continue
         return found
 
-    def unplug(self) -> None:
-        """Cut the cable: nothing arrives, and nobody is told."""
-        _run(self._switch, f"ip link set port-{self.name} down")
-
     def kill(self) -> None:
         """Kill all its processes at once, and wait until they are gone."""
         self._space.end()

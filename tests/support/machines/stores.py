@@ -287,16 +287,22 @@ def started() -> Iterator[Server]:
 def before(port: int, secret: str = "test") -> Iterator[Server]:
     """Put a proxy before an S3 server that runs, whose access key is "test" and whose bucket "bucket"."""
     server = Server(port, secret=secret)
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
-    proxy.daemon_threads = True
-    server.port = proxy.server_address[1]
-    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    with _listening(_handler(server)) as server.port:
+        yield server
+
+
+@contextmanager
+def _listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Answer requests in threads; yield the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server
+        yield server.server_address[1]
     finally:
-        proxy.shutdown()
-        proxy.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()
 
 
@@ -340,13 +346,5 @@ def serving(
 
         do_HEAD = do_GET  # noqa: N815 - as the base class calls it
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/train"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with _listening(Handler) as port:
+        yield f"http://127.0.0.1:{port}/train"
