@@ -86,7 +86,7 @@ def export(chosen: Format, frec: Path, path: Path, **settings: str) -> Path:
     """Export a .frec file, none of whose fields the format refuses."""
     with fr.Reader(frec) as reader:
         assert not chosen.refuse(reader.schema)
-        exchanging.export(reader, chosen, path, **settings)
+        exchanging.export(reader, chosen, path, 3, **settings)
     return path
 
 

@@ -143,8 +143,9 @@ EXPERIMENTS = [
         "rust/model/tests/schedules.rs",
     ),
     _cases(
-        *("every-schedule", 8, "schedules of two and three threads: all there are, up to a bound of preemptions"),
-        *(1, 1, "rust/model/tests/every_schedule.rs", "", "loom"),
+        *("every-schedule", 8, "schedules of two and three threads: all there are, up to a bound of preemptions", 1, 1),
+        where="rust/model/tests/every_schedule.rs",
+        features="loom",
     ),
     Experiment("miri", 4, "tests", 1, 1, miri, in_tests=False),
     Experiment("valgrind", 4, "tests", 1, 1, valgrind, in_tests=False),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import fastrecord as fr
 from tests.torture.apart import popen
@@ -22,7 +23,7 @@ _MODEL = "shufflenet_v2_x0_5"
 _MOST_RECORDS = 600
 
 
-def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | None = None) -> subprocess.Popen[bytes]:
+def start_job(files: Path, *options: str | Path, ranks: int, temporary: Path | None = None) -> Any:
     """Start the trainer on files/train.frec and files/val.frec; its output goes to files/said.
 
     Args:
