@@ -126,9 +126,8 @@ class Run(Rounds):
     def go(self, seconds: int) -> None:
         """Let all run for a time, until each kind of reader has done its least."""
         writer = self.start("writer", mortal=True)
-        while not self.path.exists():
-            writer = self.tend(writer)
-            time.sleep(0.05)
+        while not self.written_down() and writer.process.poll() is None:
+            time.sleep(0.05)  # a file without a commit is refused
         readers = [self.start(kind) for kind in KINDS]
         victim = self.start("mmap", mortal=True)
         start = time.monotonic()
