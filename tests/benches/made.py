@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benches.harness import Bench, Facts, Results, Row, read
 
@@ -33,7 +33,7 @@ def save(folder: Path, name: str, rows: Iterable[Row]) -> Path:
 
 def row(experiment: str, case: str, name: str, unit: str, *values: float, **settings: Any) -> Row:
     """A row; rates are better the higher they are."""
-    better = "more" if unit.endswith("/s") or "%" in unit else "less"
+    better: Literal["less", "more"] = "more" if unit.endswith("/s") or "%" in unit else "less"
     return Row(experiment, case, name, unit, values, better, settings=settings)
 
 

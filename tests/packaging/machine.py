@@ -34,7 +34,7 @@ def machine(tmp_path: Path) -> Path:
     return folder
 
 
-def run(machine: Path, *words: str | Path, cwd: Path = ROOT, **variables: str) -> tuple[int, str, str]:
+def run(machine: Path, *words: str | Path, cwd: str | Path = ROOT, **variables: str) -> tuple[int, str, str]:
     """Run a program with this PATH; return its status and what it has said."""
     kept = {key: value for key, value in os.environ.items() if key not in ("CC", "CMAKE", "RUSTC")}
     environment = {**kept, "PATH": str(machine), **variables}

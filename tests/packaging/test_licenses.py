@@ -70,7 +70,7 @@ def test_a_crate_from_anywhere_but_crates_io_is_named(changes: dict[str, Any], w
 
 
 def test_a_crate_with_another_licence_or_none_is_named() -> None:
-    crates = [
+    crates: list[dict[str, Any]] = [
         {"name": "good", "version": "1.0.0", "license": "MIT"},
         {"name": "bad", "version": "1.2.0", "license": "AGPL-3.0-only"},
         {"name": "none", "version": "0.1.0", "license": None},
@@ -93,7 +93,7 @@ def test_a_crate_with_another_licence_or_none_is_named() -> None:
     ],
 )
 def test_a_packages_licence_is_read_from_whatever_field_says_it(rows: list[tuple[str, str]], found: str | None) -> None:
-    info = Message()
+    info: Any = Message()
     for name, value in rows:
         info[name] = value
     assert licenses.license_of(info) == found

@@ -75,7 +75,8 @@ def mounted(source: Path, folder: Path) -> Iterator[Mount]:
     target = folder / "mount"
     target.mkdir()
     bad = folder / "bad"
-    command = [sys.executable, "-W", "error", "-m", "tests.support.disks.faulty_mount", target, source, bad]
+    words: list[str | Path] = ["-m", "tests.support.disks.faulty_mount", target, source, bad]
+    command = [sys.executable, "-W", "error", *words]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
