@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,11 @@ def assert_same_file(first: Path, second: Path) -> None:
             assert plain(a) == plain(b)
 
 
+def assert_same(left: Any, right: Any) -> None:
+    """Compare values; NaN equals NaN."""
+    assert plain(left) == plain(right)
+
+
 def plain(value: Any) -> Any:
     """Return a value in a form that compares exactly: arrays as (dtype, shape, bytes), NaN equal to NaN."""
     if isinstance(value, Mapping):
@@ -97,6 +103,6 @@ def plain(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, np.generic):
         return plain(value.item())
-    if isinstance(value, (float, complex)):
-        return repr(value)
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
     return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
