@@ -39,7 +39,7 @@ DEFAULT = "blocks of 32, window of 128"
 
 
 def sampler(n: int, **options: Any) -> FastRecordBatchSampler:
-    return FastRecordBatchSampler(range(n), BATCH, tail="drop", **options)
+    return FastRecordBatchSampler(range(n), BATCH, drop_last=True, **options)
 
 
 def mixing(batches: FastRecordBatchSampler) -> tuple[float, float, float, float]:
@@ -63,7 +63,7 @@ def mixing(batches: FastRecordBatchSampler) -> tuple[float, float, float, float]
 
 def requests(batches: FastRecordBatchSampler, numbers: range, look_ahead: bool) -> Iterator[NDArray[np.int64]]:
     """Read requests per batch, ascending: the prefetched ones with blocks, else the batch's own."""
-    ahead = batches.read_ahead(0) if look_ahead else None
+    ahead = batches._read_ahead(batches._epoch(0)) if look_ahead else None
     for number in numbers:
         yield np.sort(batches.indices(number, epoch=0)) if ahead is None else ahead.indices(number)
 
@@ -96,7 +96,7 @@ def cold(path: Path, field: str, batches: FastRecordBatchSampler, *, look_ahead:
     before = disk_bytes()
     with fr.Reader(path) as reader:
         out = np.zeros(int(reader.lengths(field).max()) * BATCH, np.uint8)
-        ahead = batches.read_ahead(0) if look_ahead else None
+        ahead = batches._read_ahead(batches._epoch(0)) if look_ahead else None
         drop(path)
         start, read = time.perf_counter(), 0
         for number in range(len(batches)):

@@ -56,7 +56,7 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.manual_seed(config["seed"])
     device = ray.train.torch.get_device()
     dataset = fr.FastRecordDataset(config["data"])
-    sampler = fr.FastRecordBatchSampler(dataset, config["batch_size"], seed=config["seed"], tail="drop")
+    sampler = fr.FastRecordBatchSampler(dataset, config["batch_size"], seed=config["seed"], drop_last=True)
     loader = fr.FastRecordLoader(
         dataset,
         batch_sampler=sampler,

@@ -92,7 +92,7 @@ class Ours:
     def planned(self) -> dict[str, Any]:
         """Return what the cache is planned to download in each epoch, and the least that any could."""
         loader = self._made()
-        from fastrecord.sampler.node import plan_cache
+        from fastrecord.inspect import plan_cache
 
         plan = plan_cache(loader.batch_sampler, loader.dataset, cache_size=self._size, epochs=EPOCHS)
         return {"bytes": plan.bytes, "best": plan.best_bytes}

@@ -13,11 +13,12 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.inspect.cache_estimate import CacheEstimate, estimate_cache
+from fastrecord.inspect.cache_plan import plan_cache
 from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
 from fastrecord.inspect.units import size_text
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.sampler.node import plan_cache
-from fastrecord.store.plan import CachePlan
+from fastrecord.sampler.node import NodeOrder
+from fastrecord.store.plan import CachePlan, Order, plan_nodes
 from tests.support import arrays
 from tests.support.commands import failed, good
 
@@ -25,16 +26,20 @@ N, SIZE = 32_768, 1000
 RUN = shlex.split("--images 5e9 --image-bytes 110kB --gpus 512 --nodes 64 --batch 64 --shuffle blocks")
 
 
+def planned(sampler: FastRecordBatchSampler, cache: int | None, epochs: int, nodes: int = 1) -> CachePlan:
+    orders: list[Order] = [NodeOrder(sampler, range(N), node, nodes=nodes) for node in range(nodes)]
+    return plan_nodes(orders, np.full(N, SIZE), cache, epochs, sampler.world_size)
+
+
 def exact(share: float, shuffle: str, nodes: int, affinity: bool, batch: int) -> tuple[CachePlan, int]:
     """Return a plan of some epochs, and the bytes of each node's cache: a share of what it reads."""
-    data = Records(N)
     order: Any = {"full": True, "none": False, "blocks": fr.Blocks(records=16, window=16)}[shuffle]
     more: dict[str, Any] = {"affinity": "shard", "nodes": nodes} if affinity else {}
-    sampler = FastRecordBatchSampler(data, batch, shuffle=order, rank=0, world_size=2 * nodes, **more)
+    sampler = FastRecordBatchSampler(range(N), batch, shuffle=order, rank=0, world_size=2 * nodes, **more)
     cache = int(share * N * SIZE / nodes)
     # Without affinity, what no epoch has needed for long is known only after some of them.
     epochs = 3 if affinity or nodes == 1 else 6
-    return plan_cache(sampler, data, cache_size=cache, nodes=nodes, epochs=epochs), cache
+    return planned(sampler, cache, epochs, nodes), cache
 
 
 def on_paper(
@@ -80,16 +85,15 @@ def test_the_formulas_are_near_the_plan(share: float, shuffle: Any, nodes: int, 
 
 
 def test_blocks_need_a_window_and_then_every_byte_comes_once_an_epoch() -> None:
-    data = Records(N)
-    sampler = FastRecordBatchSampler(data, 128, shuffle=fr.Blocks(records=16, window=16))
+    sampler = FastRecordBatchSampler(range(N), 128, shuffle=fr.Blocks(records=16, window=16))
     window, step = 256 * SIZE, 128 * SIZE
-    least = plan_cache(sampler, data, cache_size=None, epochs=2).least_cache_bytes
+    least = planned(sampler, None, 2).least_cache_bytes
     assert window <= least <= window + step
-    plan = plan_cache(sampler, data, cache_size=least, epochs=3)
+    plan = planned(sampler, least, 3)
     assert max(plan.bytes) <= N * SIZE
     assert 0.95 * N / 16 <= plan.requests[0] <= N / 16  # one for each block, or for neighbours
     with pytest.raises(ValueError, match=f"at least {least:,} bytes"):
-        plan_cache(sampler, data, cache_size=least - 1, epochs=3)
+        planned(sampler, least - 1, 3)
 
 
 def test_five_billion_images_are_planned_without_listing_them() -> None:
@@ -103,8 +107,7 @@ def test_a_data_set_plans_its_caches(tmp_path: Path) -> None:
     arrays.write(tmp_path / "a.frec", {"x": fr.bytes_()}, *[{"x": bytes(size)} for size in range(1, 500)])
     data = fr.FastRecordDataset(tmp_path / "a.frec")
     sampler = fr.FastRecordBatchSampler(data, 64)
-    sizes = data.record_bytes()
-    assert sizes.tolist() == list(range(1, 500))
+    sizes = np.arange(1, 500)
     plan = plan_cache(sampler, data, cache_size="60kB", epochs=2)
     assert plan.cache_bytes == 60_000
     assert plan.bytes[0] == sizes.sum() > plan.bytes[1]
@@ -176,16 +179,3 @@ def test_the_command_refuses_what_does_not_go_together() -> None:
     assert "--cache" in failed("plan", "--cache", "1GB", "--gpu", "V100", status=2)
     assert "--shuffle is for --cache" in failed("plan", "--gpus", 1, "--shuffle", "blocks", status=2)
     assert "at least" in failed("plan", "--cache", "1MB", status=2)
-
-
-class Records:
-    """Records of one size."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def record_bytes(self) -> Any:
-        return np.full(self._count, SIZE)

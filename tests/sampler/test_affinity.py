@@ -18,7 +18,7 @@ from fastrecord.inspect.cache_estimate import _without_replacement, spill
 from fastrecord.sampler.affinity import Affinity, divide
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import NodeOrder
-from tests.sampler.test_sampler import TAILS, ranks
+from tests.sampler.test_sampler import LAST, ranks
 from tests.support import arrays
 
 # (ranks, nodes): all of 1 to 8 ranks on 1 to 4 nodes.
@@ -47,11 +47,11 @@ def batches(samplers: Iterable[FastRecordBatchSampler], epoch: int) -> list[Coun
 
 
 @pytest.mark.parametrize(
-    ("name", "tail"), [*itertools.product(("shuffled", "blocks"), TAILS), *((name, "pad") for name in orders(1))]
+    ("name", "last"), [*itertools.product(("shuffled", "blocks"), LAST), *((name, "pad") for name in orders(1))]
 )
-def test_the_records_of_each_global_batch_are_the_same_on_any_ranks_and_nodes(name: str, tail: Any) -> None:
+def test_the_records_of_each_global_batch_are_the_same_on_any_ranks_and_nodes(name: str, last: Any) -> None:
     n = 2 * B + 411
-    options = {**orders(n)[name], "tail": tail}
+    options = {**orders(n)[name], "drop_last": last}
     alone = batches(ranks(n, B, 1, **options), 1)
     for count, nodes in CLUSTERS:
         plain = ranks(n, B // count, count, **options)
@@ -68,16 +68,16 @@ def test_the_records_of_each_global_batch_are_the_same_on_any_ranks_and_nodes(na
     st.integers(1, 700),
     st.sampled_from([(2, 2), (4, 2), (8, 4), (6, 3)]),
     st.integers(1, 5),
-    st.sampled_from(TAILS),
+    st.sampled_from(LAST),
     st.booleans(),
 )
 def test_small_and_uneven_epochs_are_divided_completely(
-    n: int, cluster: tuple[int, int], batch_size: int, tail: Any, by_blocks: bool
+    n: int, cluster: tuple[int, int], batch_size: int, last: Any, by_blocks: bool
 ) -> None:
     count, nodes = cluster
-    if tail == "drop" and n < count * batch_size:
+    if last is True and n < count * batch_size:
         return
-    options: dict[str, Any] = {"tail": tail, "shuffle": fr.Blocks(records=7, window=3) if by_blocks else True}
+    options: dict[str, Any] = {"drop_last": last, "shuffle": fr.Blocks(records=7, window=3) if by_blocks else True}
     alone = batches(ranks(n, count * batch_size, 1, **options), 0)
     assert batches(ranks(n, batch_size, count, **options, affinity="shard", nodes=nodes), 0) == alone
 
@@ -85,7 +85,7 @@ def test_small_and_uneven_epochs_are_divided_completely(
 @pytest.mark.parametrize("shuffle", [True, fr.Blocks(records=16, window=8)])
 def test_a_run_goes_on_with_other_ranks_nodes_and_affinity(shuffle: Any) -> None:
     n, done = 5 * B + 100, 2
-    options = {"shuffle": shuffle, "tail": "pad"}
+    options = {"shuffle": shuffle, "drop_last": "pad"}
     rest = batches(ranks(n, B, 1, **options), 0)[done:]
     state = ranks(n, B // 4, 4, **options, affinity="shard", nodes=2)[1].state_dict(batches_done=done)
     for count, more in ((8, {"affinity": "shard", "nodes": 4}), (2, {"affinity": "shard", "nodes": 2}), (3, {})):
@@ -101,8 +101,8 @@ def test_a_run_goes_on_with_other_ranks_nodes_and_affinity(shuffle: Any) -> None
 
 def test_spans_of_several_batches_are_the_batches() -> None:
     for sampler in ranks(3000, 25, 4, affinity="shard", nodes=2):
-        run = sampler.begin()
-        spans = list(sampler.spans(run, 7))
+        run = sampler._begin()
+        spans = list(sampler._spans(run, 7))
         found = np.concatenate([span.indices for span in spans])
         assert found.tolist() == list(itertools.chain.from_iterable(sampler.indices(b) for b in range(len(sampler))))
 
@@ -164,10 +164,11 @@ def test_what_goes_to_other_nodes_is_what_the_formula_says(batch: int, nodes: in
     sampler = FastRecordBatchSampler(
         range(n), batch // nodes, shuffle=blocks, rank=0, world_size=nodes, affinity="shard", nodes=nodes
     )
-    whole = sampler.whole(0)
-    shares, positions = sampler._shares, np.arange(n)
+    whole, shares, positions = sampler._epoch(0), sampler._shares, np.arange(n)
     assert shares is not None
-    found = float(np.mean(shares.nodes_of(whole, positions) != shares._wanted(whole, positions)))
+    assert shares.affinity is not None
+    given_to, wanted = (f(shares.affinity, whole, positions) for f in (shares._nodes_of, shares._wanted))
+    found = float(np.mean(given_to != wanted))
     expected = spill(batch, nodes)
     if shuffle == "blocks":
         expected *= _without_replacement(batch / 4096)

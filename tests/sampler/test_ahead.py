@@ -21,8 +21,9 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.sampler.state import Tail
-from tests.sampler.test_sampler import TAILS, ranks
+from fastrecord.sampler.read_ahead import ReadAhead
+from fastrecord.sampler.state import Last
+from tests.sampler.test_sampler import LAST, ranks
 
 runs = st.tuples(
     st.integers(12, 400),  # records
@@ -30,24 +31,30 @@ runs = st.tuples(
     st.integers(1, 2),  # ranks
     st.integers(1, 40),  # block
     st.integers(1, 12),  # window
-    st.sampled_from(TAILS),
+    st.sampled_from(LAST),
 )
 
 
 def named(sampler: FastRecordBatchSampler) -> list[list[int]]:
     """Return the records named for prefetch with each batch of an iteration."""
-    spans = list(sampler.spans(sampler.begin()))
+    spans = list(sampler._spans(sampler._begin()))
     assert all(span.ahead is not None and span.ahead.dtype == np.int64 for span in spans)
     return [span.ahead.tolist() for span in spans if span.ahead is not None]
 
 
+def read_ahead(sampler: FastRecordBatchSampler) -> ReadAhead:
+    ahead = sampler._read_ahead(sampler._epoch(0))
+    assert ahead is not None
+    return ahead
+
+
 @given(runs, st.data())
 def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_resume_too(
-    shape: tuple[int, int, int, int, int, Tail], data: st.DataObject
+    shape: tuple[int, int, int, int, int, Last], data: st.DataObject
 ) -> None:
-    n, batch_size, world_size, block, window, tail = shape
+    n, batch_size, world_size, block, window, last = shape
     blocks = fr.Blocks(records=block, window=window)
-    samplers = ranks(n, batch_size, world_size, shuffle=blocks, tail=tail)
+    samplers = ranks(n, batch_size, world_size, shuffle=blocks, drop_last=last)
     done = data.draw(st.integers(0, len(samplers[0]) - 1))
     state = samplers[0].state_dict(batches_done=done)
     for sampler in samplers:
@@ -58,7 +65,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
             assert not known & set(rows)
             known |= set(rows)
             # Padding of the last batch is from the first window and is not read again.
-            wrapped = sampler.tail == "pad" and (batch + 1) * sampler.global_batch_size > n
+            wrapped = last == "pad" and (batch + 1) * sampler.global_batch_size > n
             assert wrapped or set(sampler.indices(batch, epoch=0).tolist()) <= known
         exact = FastRecordBatchSampler(
             range(n),
@@ -66,7 +73,7 @@ def test_every_record_is_named_once_and_before_its_turn_on_each_rank_after_a_res
             shuffle=fr.Blocks(records=block, window=window),
             rank=sampler.rank,
             world_size=world_size,
-            tail="drop" if tail == "drop" else "exact",
+            drop_last=True if last is True else "exact",
         )
         own = [exact.indices(batch).tolist() for batch in range(done, len(exact))]
         assert known == set(itertools.chain.from_iterable(own))
@@ -98,8 +105,7 @@ def test_ranks_together_name_whole_blocks_and_no_record_twice() -> None:
 
 def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None:
     sampler = FastRecordBatchSampler(range(6400), 64, shuffle=fr.Blocks(records=32, window=20))
-    ahead = sampler.read_ahead(0)
-    assert ahead is not None
+    ahead = read_ahead(sampler)
     ahead.indices(0)
     jumped = ahead.indices(35)  # half of the fourth window is left, and half of the fifth should have been named
     left = [sampler.indices(batch, epoch=0).tolist() for batch in range(35, 40)]
@@ -112,7 +118,7 @@ def test_a_batch_that_does_not_follow_names_the_rest_of_its_own_window() -> None
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_without_blocks_nothing_is_named(shuffle: bool) -> None:
     sampler = FastRecordBatchSampler(range(100), 8, shuffle=shuffle)
-    assert sampler.read_ahead(0) is None
+    assert all(span.ahead is None for span in sampler._spans(sampler._begin()))
 
 
 # --- the loader ---
@@ -171,7 +177,7 @@ def test_the_kernel_reads_the_next_window_while_batches_of_this_one_are_made(noi
     path, offsets = noise
     images = loader(path, delivery=fr.Delivery(prefetch=0))
     sampler = images.batch_sampler
-    ahead = sampler.read_ahead(0)
+    ahead = read_ahead(sampler)
     first = set(sampler.indices(0, epoch=0).tolist())
     coming = set(ahead.indices(0).tolist()) - first
     assert len(coming) == 16  # the other half of the window, and half of the next

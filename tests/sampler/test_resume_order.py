@@ -25,7 +25,7 @@ def test_a_run_that_is_stopped_anywhere_goes_on_as_if_undisturbed(files: Files, 
     assert problem(case, files) is None, case
 
 
-CASE = Case((20, 45), "all", 6, ((2, 3), (3, 9), (1, 0)), {"seed": 1, "tail": "pad", "shuffle": True}, None, 0)
+CASE = Case((20, 45), "all", 6, ((2, 3), (3, 9), (1, 0)), {"seed": 1, "drop_last": "pad", "shuffle": True}, None, 0)
 
 
 def test_the_check_sees_what_is_missed_repeated_and_out_of_place(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_the_check_sees_what_is_missed_repeated_and_out_of_place(files: Files, m
     assert tail_problem(CASE, 65, epoch) is None
     assert tail_problem(CASE, 65, epoch[:-1]) == "60 records, not 66"
     assert tail_problem(CASE, 65, [epoch[0], epoch[0], *epoch[2:]]) is not None
-    exact = dataclasses.replace(CASE, options={**CASE.options, "tail": "exact"})
+    exact = dataclasses.replace(CASE, options={**CASE.options, "drop_last": "exact"})
     assert tail_problem(exact, 65, epoch) == "66 records, not 65"
     # A sampler that moves by one batch, once.
     load = FastRecordBatchSampler.load_state_dict

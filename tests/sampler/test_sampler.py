@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrecord import _core
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, batch_count, batch_rows
-from fastrecord.sampler.state import Tail
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.state import Last
 
 MASK = (1 << 64) - 1
-TAILS: tuple[Tail, ...] = ("pad", "drop", "exact")
+LAST: tuple[Last, ...] = ("pad", True, "exact")
 
 
 def mix(word: int, *, last_step: bool = True) -> int:
@@ -92,15 +92,6 @@ def test_the_epoch_order_is_the_one_written_down(n: int, seed: int, epoch: int, 
     assert rows.tolist() == [reference_row(n, seed, epoch, position) for position in positions]
 
 
-def test_the_epoch_order_never_changes() -> None:
-    assert permuted(3, 0, 0) == [1, 2, 0]
-    assert permuted(10, 0, 0) == [2, 8, 1, 7, 3, 6, 0, 9, 4, 5]
-    assert permuted(10, 0, 1) == [8, 7, 3, 1, 4, 0, 5, 2, 6, 9]
-    assert permuted(10, 1, 0) == [4, 9, 7, 3, 5, 0, 8, 1, 6, 2]
-    assert permuted(1000, 0, 0)[:4] == [878, 761, 920, 870]
-    assert _core.permute(1 << 40, 0, 0, np.array([1, 0])).tolist() == [979_136_175_134, 423_895_740_220]
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 256, 257, 1000, 4097])
 def test_an_epoch_holds_each_record_once(n: int) -> None:
     assert sorted(permuted(n, 5, 6)) == list(range(n))
@@ -118,16 +109,10 @@ def test_records_come_to_a_batch_as_if_drawn_at_random() -> None:
     assert abs(np.mean(shared) - 64 * 0.064) < 4 * np.sqrt(64 * 0.064 / len(shared))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_ranks_of_a_global_batch_share_no_position_and_miss_none(world_size: int) -> None:
-    shares = [batch_rows(1000, batch=7, global_batch_size=64, rank=r, world_size=world_size) for r in range(world_size)]
-    assert sorted(p for rows in shares for p in rows) == list(range(448, 512))
-
-
 @given(shapes, words, st.integers(0, 100))
 def test_global_batches_are_slices_of_the_epoch_order(shape: tuple[int, int, int], seed: int, epoch: int) -> None:
     n, batch_size, world_size = shape
-    samplers = ranks(n, batch_size, world_size, seed=seed, tail="exact")
+    samplers = ranks(n, batch_size, world_size, seed=seed, drop_last="exact")
     for sampler in samplers:
         sampler.set_epoch(epoch)
     order = [reference_row(n, seed, epoch, position) for position in range(n)]
@@ -135,17 +120,17 @@ def test_global_batches_are_slices_of_the_epoch_order(shape: tuple[int, int, int
     assert global_batches(samplers) == [order[start : start + size] for start in range(0, n, size)]
 
 
-@given(st.integers(12, 150), st.sampled_from(TAILS), words)
-def test_global_batches_do_not_depend_on_the_number_of_ranks(n: int, tail: Tail, seed: int) -> None:
-    alone = global_batches(ranks(n, 12, 1, seed=seed, tail=tail))
+@given(st.integers(12, 150), st.sampled_from(LAST), words)
+def test_global_batches_do_not_depend_on_the_number_of_ranks(n: int, last: Last, seed: int) -> None:
+    alone = global_batches(ranks(n, 12, 1, seed=seed, drop_last=last))
     for world_size in (2, 3, 4, 6, 12):
-        assert global_batches(ranks(n, 12 // world_size, world_size, seed=seed, tail=tail)) == alone
+        assert global_batches(ranks(n, 12 // world_size, world_size, seed=seed, drop_last=last)) == alone
 
 
 @given(shapes)
 def test_pad_gives_all_ranks_full_batches_and_repeats_less_than_a_global_batch(shape: tuple[int, int, int]) -> None:
     n, batch_size, world_size = shape
-    samplers = ranks(n, batch_size, world_size, tail="pad")
+    samplers = ranks(n, batch_size, world_size, drop_last="pad")
     epochs = [list(sampler) for sampler in samplers]
     assert {len(epoch) for epoch in epochs} == {len(samplers[0])}
     assert {len(batch) for epoch in epochs for batch in epoch} == {batch_size}
@@ -157,7 +142,7 @@ def test_pad_gives_all_ranks_full_batches_and_repeats_less_than_a_global_batch(s
 
 @given(shapes, st.booleans())
 def test_exact_gives_each_record_once_over_all_ranks(shape: tuple[int, int, int], shuffle: bool) -> None:
-    samplers = ranks(*shape, shuffle=shuffle, tail="exact")
+    samplers = ranks(*shape, shuffle=shuffle, drop_last="exact")
     epochs = [list(sampler) for sampler in samplers]
     assert sorted(record for epoch in epochs for batch in epoch for record in batch) == list(range(shape[0]))
     assert [len(epoch) for epoch in epochs] == [len(sampler) for sampler in samplers]
@@ -174,34 +159,27 @@ def test_drop_leaves_out_the_last_records_of_the_order_and_no_others(shape: tupl
     assert {len(batch) for batch in batches} == {size}
 
 
-@given(shapes, st.sampled_from(TAILS))
-def test_batches_are_counted_without_making_them(shape: tuple[int, int, int], tail: Tail) -> None:
-    n, batch_size, world_size = shape
-    size = batch_size * world_size
-    for rank in range(world_size):
-        shares = [
-            batch_rows(n, batch=batch, global_batch_size=size, rank=rank, world_size=world_size)
-            for batch in range(n // size + 1)
-        ]
-        expected = {"drop": n // size, "pad": -(-n // size), "exact": sum(len(share) > 0 for share in shares)}[tail]
-        assert batch_count(n, global_batch_size=size, rank=rank, tail=tail) == expected
-
-
 def test_by_default_only_shuffling_over_several_ranks_pads() -> None:
-    assert FastRecordBatchSampler(range(10), 4, shuffle=True).tail == "exact"
-    assert FastRecordBatchSampler(range(10), 4, shuffle=True, rank=0, world_size=2).tail == "pad"
-    assert FastRecordBatchSampler(range(10), 4, rank=0, world_size=2, shuffle=False).tail == "exact"
-    assert FastRecordBatchSampler(range(10), 4, shuffle=True, rank=0, world_size=2, drop_last=True).tail == "drop"
+    for options, last in (
+        ({}, "exact"),
+        ({"rank": 0, "world_size": 2}, "pad"),
+        ({"rank": 0, "world_size": 2, "shuffle": "blocks"}, "pad"),
+        ({"rank": 0, "world_size": 2, "shuffle": False}, "exact"),
+        ({"rank": 0, "world_size": 2, "drop_last": True}, True),
+    ):
+        sampler = FastRecordBatchSampler(range(10), 4, **options)
+        assert sampler.state_dict()["drop_last"] == last
+        assert f"drop_last={last!r}" in repr(sampler)
 
 
 def test_unshuffled_batches_are_the_records_in_order() -> None:
     assert list(FastRecordBatchSampler(range(5), 2, shuffle=False)) == [[0, 1], [2, 3], [4]]
-    padded = [list(sampler) for sampler in ranks(5, 2, 2, shuffle=False, tail="pad")]
+    padded = [list(sampler) for sampler in ranks(5, 2, 2, shuffle=False, drop_last="pad")]
     assert padded == [[[0, 2], [4, 1]], [[1, 3], [0, 2]]]
 
 
 def test_a_batch_is_computed_without_those_before_it() -> None:
-    sampler = FastRecordBatchSampler(range(1000), 16, shuffle=True, seed=3, rank=1, world_size=3, tail="pad")
+    sampler = FastRecordBatchSampler(range(1000), 16, shuffle=True, seed=3, rank=1, world_size=3, drop_last="pad")
     batches = list(sampler)
     assert all(type(record) is int for batch in batches for record in batch)
     assert [sampler.indices(batch, epoch=0).tolist() for batch in range(len(sampler))] == batches
@@ -256,10 +234,11 @@ def test_an_iteration_that_goes_on_after_another_has_begun_keeps_to_its_own_plac
     assert sampler.epoch == 1
 
 
-def test_a_hundred_million_records_take_no_memory() -> None:
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_a_hundred_million_records_take_no_memory_and_resume_at_once(shuffle: Any) -> None:
     tracemalloc.start()
     try:
-        sampler = FastRecordBatchSampler(range(100_000_000), 256, shuffle=True, rank=3, world_size=8)
+        sampler = FastRecordBatchSampler(range(100_000_000), 256, shuffle=shuffle, rank=3, world_size=8)
         sampler.load_state_dict(sampler.state_dict(batches_done=len(sampler) - 100))
         assert sum(map(len, sampler)) == 100 * 256
         peak = tracemalloc.get_traced_memory()[1]
@@ -284,8 +263,8 @@ def test_a_hundred_million_records_take_no_memory() -> None:
         ({"rank": 0}, ValueError, "give both rank and world_size, or neither: rank=0, world_size=None"),
         ({"rank": 2, "world_size": 2}, ValueError, "rank is from 0 to 1, not 2"),
         ({"rank": 0, "world_size": 0}, ValueError, "world_size is at least 1, not 0"),
-        ({"tail": "wrap"}, ValueError, 'tail is "pad", "drop" or "exact", not .wrap.'),
-        ({"tail": "pad", "drop_last": True}, ValueError, "drop_last=True is tail='drop', but tail is 'pad'"),
+        ({"drop_last": "wrap"}, ValueError, 'drop_last is True, False, "pad" or "exact", not .wrap.'),
+        ({"drop_last": 1}, ValueError, 'drop_last is True, False, "pad" or "exact", not 1'),
         ({"drop_last": True, "batch_size": 51}, ValueError, "leaves no batch: an epoch has 50 records"),
     ],
 )
@@ -322,7 +301,7 @@ except RuntimeError as error:
     refusal = str(error)
 sampler = FastRecordBatchSampler(range(50), 4, shuffle=True)
 out = [None] * dist.get_world_size()
-dist.all_gather_object(out, {"batches": list(sampler), "tail": sampler.tail, "refusal": refusal})
+dist.all_gather_object(out, {"batches": list(sampler), "refusal": refusal})
 if dist.get_rank() == 0:
     with open(sys.argv[1], "w") as file:
         json.dump(out, file)
@@ -338,5 +317,4 @@ def test_ranks_come_from_the_process_group_and_one_that_comes_too_late_is_an_err
     subprocess.run([*launch, script, out], check=True, timeout=100)
     processes = json.loads(out.read_text())
     assert [process["batches"] for process in processes] == [list(sampler) for sampler in ranks(50, 4, 2)]
-    assert [process["tail"] for process in processes] == ["pad", "pad"]
     assert "made as rank 0 of 1, but torch.distributed now has rank 1 of 2" in processes[1]["refusal"]

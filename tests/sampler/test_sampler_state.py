@@ -58,7 +58,7 @@ def test_set_epoch_keeps_the_place_of_a_state_in_its_epoch_and_drops_it_in_anoth
 
 
 def test_ranks_stay_in_step_where_the_rest_of_an_exact_epoch_has_no_batch_for_some() -> None:
-    state = ranks(9, 4, 2, tail="exact")[0].state_dict(batches_done=1)
+    state = ranks(9, 4, 2, drop_last="exact")[0].state_dict(batches_done=1)
     first, second = resumed(state, 9, 4, 2)
     assert first.state_dict() == second.state_dict() == state
     assert [len(list(first)), len(list(second))] == [1, 0]
@@ -70,7 +70,7 @@ def test_the_seed_and_a_default_tail_come_with_the_state() -> None:
     state = FastRecordBatchSampler(range(50), 4, shuffle=True, seed=9, rank=0, world_size=2).state_dict()
     sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     sampler.load_state_dict(state)
-    assert (sampler.seed, sampler.tail) == (9, "pad")
+    assert (sampler.seed, sampler.state_dict()["drop_last"]) == (9, "pad")
     assert records(sampler)[:50] == permuted(50, 9, 0)
 
 
@@ -109,15 +109,15 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, shuffle=T
             "of 7, here 2 ranks .* use a number of ranks that divides it",
         ),
         (altered(STATE, shuffle=False), ValueError, "shuffle=False, this sampler shuffle=True"),
-        (altered(STATE, tail="exact"), ValueError, "tail='exact', this sampler tail='pad'"),
-        (altered(STATE, tail="none"), ValueError, "tail is .pad., .drop. or .exact., not .none."),
+        (altered(STATE, drop_last="exact"), ValueError, "drop_last='exact', this sampler drop_last='pad'"),
+        (altered(STATE, drop_last="none"), ValueError, "drop_last is True, False, .pad. or .exact., not .none."),
         (altered(STATE, batches_done=7), ValueError, "leaves no batch: it has 7 done, an epoch has 7"),
         (altered(STATE, batches_done=-1), ValueError, "batches_done is at least 0, not -1"),
         (altered(STATE, epoch="3"), TypeError, "epoch is an int, not str"),
-        (altered(STATE, version=3), ValueError, "version 3, but FastRecordBatchSampler reads 4"),
+        (altered(STATE, version=4), ValueError, "version 4, but FastRecordBatchSampler reads 5"),
         (altered(STATE, snapshots={}), TypeError, "snapshots is a list of dicts"),
         (
-            {"version": 4, "seed": 0},
+            {"version": 5, "seed": 0},
             ValueError,
             "the state has no epoch, batches_done, global_batch_size",
         ),
@@ -128,7 +128,7 @@ STATE = FastRecordBatchSampler(Files(("aa", 1, 30), ("bb", 4, 20)), 4, shuffle=T
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(
     state: Any, error: type[Exception], message: str
 ) -> None:
-    sampler = FastRecordBatchSampler(range(50), 4, shuffle=True, seed=1, rank=0, world_size=2, tail="pad")
+    sampler = FastRecordBatchSampler(range(50), 4, shuffle=True, seed=1, rank=0, world_size=2, drop_last="pad")
     before = sampler.state_dict()
     with pytest.raises(error, match=message):
         sampler.load_state_dict(state)
@@ -197,16 +197,16 @@ def test_a_loader_that_computes_batches_ahead_says_itself_what_it_has_handed_out
     sampler = FastRecordBatchSampler(range(50), 8, shuffle=True)
     whole = [list(sampler), list(sampler)]
     sampler.set_epoch(0)
-    run = sampler.begin()
-    spans = list(sampler.spans(run, 3))
+    run = sampler._begin()
+    spans = list(sampler._spans(run, 3))
     assert [len(span.sizes) for span in spans] == [3, 3, 1]
     assert [row for span in spans for row in span.indices.tolist()] == list(itertools.chain.from_iterable(whole[0]))
     run.done += 5
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (0, 5)
     run.done += 2
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)
-    again = sampler.begin()
-    assert [span.indices.tolist() for span in sampler.spans(again)] == whole[1]
+    again = sampler._begin()
+    assert [span.indices.tolist() for span in sampler._spans(again)] == whole[1]
     assert (again.epoch, again.done) == (1, 0)
     run.done -= 4  # a finished epoch no longer counts
     assert (sampler.epoch, sampler.state_dict()["batches_done"]) == (1, 0)

@@ -248,7 +248,7 @@ def test_weights_are_taken_when_the_sampler_is_made() -> None:
         ({"num_samples": 3, "shuffle": True}, ValueError, "give weights or balance too"),
         ({"weights": [1] * 4, "num_samples": 0}, ValueError, "num_samples is at least 1|num_samples is from 1"),
         ({"weights": [1] * 4, "num_samples": 2.0}, TypeError, "num_samples is an int, not float"),
-        ({"weights": [1] * 4, "num_samples": 1, "tail": "drop"}, ValueError, "an epoch has 1 records"),
+        ({"weights": [1] * 4, "num_samples": 1, "drop_last": True}, ValueError, "an epoch has 1 records"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord.inspect.cache_plan import plan_cache
 from fastrecord.loader.steered import can_steer
-from fastrecord.sampler.node import plan_cache
 from fastrecord.store import ranks
 from fastrecord.store.ahead import Ahead
 from fastrecord.store.cache import Cache
@@ -278,7 +278,7 @@ def test_all_ranks_of_a_node_download_what_was_planned_for_it(
         assert source.cache.used <= _LIMIT
         assert not list((tmp_path / f"node-{node}").glob("*.ranks"))
     local = fr.FastRecordDataset(stored.folder, fields=("data",))
-    alone = fr.FastRecordBatchSampler(local, 24, shuffle=shuffle, seed=3, rank=0, world_size=1, tail="pad")
+    alone = fr.FastRecordBatchSampler(local, 24, shuffle=shuffle, seed=3, rank=0, world_size=1, drop_last="pad")
     loader = fr.FastRecordLoader(local, batch_sampler=alone)
     expected = [sorted(_records(batch)) for _ in range(epochs) for batch in loader]
     assert _global_batches(seen) == expected

@@ -19,7 +19,7 @@ Pick = Callable[[int, int], int]
 """Draws a number between two, both included: hypothesis or a generator of random numbers."""
 
 FILES = (1, 2, 7, 20, 45)
-TAILS = ("pad", "drop", "exact")
+LAST = ("pad", True, "exact")
 SHUFFLES: tuple[Any, ...] = (True, "blocks", False)
 DRAWS = (None, None, None, "weights", "balance")
 VIEWS = ("all", "slice", "numbers", "filter", "split", "concat")
@@ -61,7 +61,7 @@ class Case:
         turn = pick(0, len(chosen) - 1)
         global_batch = pick(1, 24)
         draw = one_of(DRAWS)
-        options: dict[str, Any] = {"seed": pick(0, 2**64 - 1), "tail": one_of(TAILS)}
+        options: dict[str, Any] = {"seed": pick(0, 2**64 - 1), "drop_last": one_of(LAST)}
         options["shuffle"] = True if draw else one_of(SHUFFLES)
         if options["shuffle"] == "blocks":
             options["shuffle"] = fr.Blocks(records=pick(1, 9), window=pick(1, 5))
@@ -154,16 +154,16 @@ def tail_problem(case: Case, records: int, epoch: list[list[int]]) -> str | None
     """Return what an epoch repeated or missed beyond its tail, or None."""
     seen = Counter(itertools.chain.from_iterable(epoch))
     n = case.options.get("num_samples", records)
-    total = {"exact": n, "drop": n - n % case.global_batch, "pad": -(-n // case.global_batch) * case.global_batch}
-    if seen.total() != total[case.options["tail"]]:
-        return f"{seen.total()} records, not {total[case.options['tail']]}"
+    total = {"exact": n, True: n - n % case.global_batch, "pad": -(-n // case.global_batch) * case.global_batch}
+    if seen.total() != total[case.options["drop_last"]]:
+        return f"{seen.total()} records, not {total[case.options['drop_last']]}"
     if [len(batch) for batch in epoch[:-1]] != [case.global_batch] * (len(epoch) - 1):
         return f"batches of {[len(batch) for batch in epoch]}"
     if case.draw is not None:
         return None
     # Padding repeats the epoch as often as needed: the counts of records differ by at most one.
-    low, high = {"exact": (1, 1), "drop": (0, 1), "pad": (total["pad"] // n, -(-total["pad"] // n))}[
-        case.options["tail"]
+    low, high = {"exact": (1, 1), True: (0, 1), "pad": (total["pad"] // n, -(-total["pad"] // n))}[
+        case.options["drop_last"]
     ]
     odd = [record for record in range(records) if not low <= seen[record] <= high]
     return f"not between {low} and {high} times: records {odd[:5]}" if odd else None
@@ -171,7 +171,7 @@ def tail_problem(case: Case, records: int, epoch: list[list[int]]) -> str | None
 
 def refusal_problem(case: Case, data: fr.FastRecordDataset, state: dict[str, Any]) -> str | None:
     """Return an error if a sampler with another global batch accepted the state, or None."""
-    other = {**case.options, "tail": "pad"}
+    other = {**case.options, "drop_last": "pad"}
     sampler = make_ranks(Case(case.files, case.view, case.global_batch + 1, case.legs, other, case.draw, 0), data, 1)[0]
     before = sampler.state_dict()
     try:
@@ -188,7 +188,7 @@ def problem(case: Case, files: Files) -> str | None:
     """Return what is wrong with a run that was stopped and resumed, or None."""
     data = files.open(case)
     n = case.options.get("num_samples", len(data))
-    if case.options["tail"] == "drop" and n < case.global_batch:
+    if case.options["drop_last"] is True and n < case.global_batch:
         return None  # refused at construction
     epochs = whole_epochs(case, data)
     for epoch in epochs:
@@ -198,7 +198,7 @@ def problem(case: Case, files: Files) -> str | None:
     found: list[list[int]] = []
     state: dict[str, Any] | None = None
     for number, (world_size, take) in enumerate(case.legs):
-        # The state brings the seed, and also a tail and blocks if they are not given.
+        # The state brings the seed, and also `drop_last` and blocks if they are not given.
         given = {} if state is None else {"seed": number}
         ranks = make_ranks(case, files.open(case), world_size, **given)
         for sampler in ranks:
@@ -210,7 +210,7 @@ def problem(case: Case, files: Files) -> str | None:
         take = len(expected) - len(found) if last else min(take, len(expected) - len(found) - 1)
         found += itertools.islice(global_batches(ranks), take)
         state = ranks[0].state_dict()
-        if case.options["tail"] != "exact" and any(sampler.state_dict() != state for sampler in ranks):
+        if case.options["drop_last"] != "exact" and any(sampler.state_dict() != state for sampler in ranks):
             return f"ranks differ in their states after {len(found)} batches"
     if found != expected:
         at = next(i for i, (one, other) in enumerate(zip(found, expected, strict=False)) if one != other)

@@ -1,4 +1,4 @@
-"""What files, machines and training runs are like: `stats`, `browse`, `diff`, `doctor`, `bench`, `plan`.
+"""What files, machines and training runs are like: `stats`, `browse`, `diff`, `doctor`, `bench`, `plan`, `plan_cache`.
 
 Imports the loader and the layers below it. Only the command line imports it.
 """
@@ -9,6 +9,7 @@ from fastrecord.lazy import lazily
 
 if TYPE_CHECKING:
     from fastrecord.inspect.benchmark import bench as bench
+    from fastrecord.inspect.cache_plan import plan_cache as plan_cache
     from fastrecord.inspect.compare import diff as diff
     from fastrecord.inspect.diagnosis import doctor as doctor
     from fastrecord.inspect.page import browse as browse
@@ -35,6 +36,7 @@ _NAMES = {
     "doctor": "diagnosis",
     "judge": "verdict",
     "plan": "prediction",
+    "plan_cache": "cache_plan",
     "plot_stats": "plots",
     "preview": "fastrecord.packing.pack",
     "stats": "statistics",

@@ -1,7 +1,7 @@
 """`estimate_cache`: what caches of the known future download, from closed formulas.
 
 For data sets that are too large to list their records, or do not exist yet. docs/scale.md derives the
-formulas; tests compare them with `plan_cache` of fastrecord.sampler.node, which decides for each record.
+formulas; tests compare them with plans, which decide for each record.
 """
 
 from __future__ import annotations

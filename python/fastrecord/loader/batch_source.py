@@ -81,13 +81,13 @@ class SamplerSource:
         """
         sampler = self.sampler
         batches = max(1, min(batches, -(-records // sampler.batch_size)))
-        run = sampler.begin()
+        run = sampler._begin()
         number = run.done
 
         def hand_out() -> None:
             run.done += 1
 
-        for span in sampler.spans(run, batches):
+        for span in sampler._spans(run, batches):
             rows = self._view.take(span.indices)
             coming = span.ahead
             if coming is not None and (len(span.sizes) > 1 or not isinstance(self._view, All)):
@@ -106,7 +106,7 @@ class SamplerSource:
     @property
     def may_fall_short(self) -> bool:
         """Whether ranks may differ in their number of batches, so that one may skip empty ones."""
-        return self.sampler.tail == "exact"
+        return self.sampler._last == "exact"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
@@ -298,7 +298,7 @@ def make_source(
     if shuffle:
         raise ValueError("shuffle is the batch sampler's: leave it out with batch_sampler=")
     if isinstance(batch_sampler, FastRecordBatchSampler):
-        batch_sampler.check_data(dataset)
+        batch_sampler._check_data(dataset)
         return SamplerSource(batch_sampler, dataset.selection.rows, seed)
     if not isinstance(batch_sampler, Iterable):
         kind = type(batch_sampler).__name__

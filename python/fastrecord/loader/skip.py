@@ -208,7 +208,7 @@ class EpochSkips:
         if len(failures) == len(rows) and not self._may_fall_short:
             raise Code.NONE_LOADED.error(
                 f"none of the {len(rows)} records of a batch could be loaded, and ranks that take equally many batches "
-                f"(tail 'pad' or 'drop') cannot leave one out: use larger batches; the last one: "
+                f"(drop_last='pad' or True) cannot leave one out: use larger batches; the last one: "
                 f"{self._last[-1].reason}"
             )
         return np.delete(np.arange(len(rows)), [slot for slot, _ in failures])

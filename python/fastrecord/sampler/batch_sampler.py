@@ -16,41 +16,15 @@ import torch.distributed
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from fastrecord._core import BlockOrder, permute
-from fastrecord.checks import MOST, WORD, choice, flag, integer
+from fastrecord.checks import MOST, WORD, integer
 from fastrecord.fixed import Fixed
 from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
 from fastrecord.sampler.draws import make_draw
+from fastrecord.sampler.epoch import Epoch
 from fastrecord.sampler.read_ahead import ReadAhead
-from fastrecord.sampler.shares import Epoch, Shares
-from fastrecord.sampler.state import STATE_VERSION, TAILS, State, Tail, files_of
-
-
-def batch_rows(n: int, *, batch: int, global_batch_size: int, rank: int, world_size: int) -> range:
-    """Return one rank's positions, in the epoch order, of one global batch.
-
-    Over all ranks each position comes once.
-    """
-    start = batch * global_batch_size
-    stop = min(start + global_batch_size, n)
-    return range(start + rank, stop, world_size)
-
-
-def batch_count(n: int, *, global_batch_size: int, rank: int, tail: Tail) -> int:
-    """Return the number of batches in one rank's epoch of n records.
-
-    It is the same on all ranks with `"pad"` and `"drop"`. With `"exact"` only the ranks with a
-    share in the last global batch count that batch.
-    """
-    full, rest = divmod(n, global_batch_size)
-    match tail:
-        case "drop":
-            return full
-        case "pad":
-            return full + (rest > 0)
-        case "exact":
-            return full + (rest > rank)
+from fastrecord.sampler.shares import Shares
+from fastrecord.sampler.state import STATE_VERSION, DropLast, Last, State, check_drop_last, files_of
 
 
 class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
@@ -93,13 +67,12 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         nodes: With affinity: the number of nodes. Ranks 0 to r - 1 are on the first one, the next r
             on the second one, and so on. Default: world size / `LOCAL_WORLD_SIZE`, which torchrun
             sets.
-        tail: What happens to a last global batch of fewer than B records. `"pad"`: it is filled up
-            from the start of the epoch order (repeatedly if there are fewer than B records in all).
-            So fewer than B records repeat, and all ranks have the same number of batches, all of
-            one size. `"drop"`: it is left out. `"exact"`: each record comes once over all ranks;
-            the ranks' last batches differ in size, and some ranks may have one batch fewer.
-            Default: `"pad"` when shuffling over several ranks, else `"exact"`.
-        drop_last: True is `tail="drop"`, under torch's name.
+        drop_last: What happens to a last global batch of fewer than B records. True: it is left out.
+            `"pad"`: it is filled up from the start of the epoch order (repeatedly if there are fewer
+            than B records in all). So fewer than B records repeat, and all ranks have the same
+            number of batches, all of one size. `"exact"`: each record comes once over all ranks;
+            the ranks' last batches differ in size, and some ranks may have one batch fewer. False
+            is `"pad"` when shuffling over several ranks, else `"exact"`.
         weights: Draw records with replacement, with probability proportional to their weights: at
             least 0 and finite, (len(data),). Every position of the epoch order is drawn from (seed,
             epoch, position) alone.
@@ -111,9 +84,9 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
 
     Raises:
         TypeError: an argument has another type; `data` has no length.
-        ValueError: a number is out of range; `data` is empty, or `"drop"` leaves no batch; only one
-            of rank and world_size is given; `drop_last` contradicts `tail`; weights are negative,
-            not finite or all 0; `nodes` does not divide the world size, or is not known.
+        ValueError: a number is out of range; `data` is empty, or `drop_last` leaves no batch; only
+            one of rank and world_size is given; weights are negative, not finite or all 0; `nodes`
+            does not divide the world size, or is not known.
         SchemaError: `balance` does not name a field of classes.
     """
 
@@ -126,8 +99,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        tail: Tail | None = None,
-        drop_last: bool = False,
+        drop_last: DropLast = False,
         weights: ArrayLike | None = None,
         balance: str | ArrayLike | None = None,
         num_samples: int | None = None,
@@ -161,38 +133,38 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         self._shares: Shares | None = None
         if affinity is not None:
             self._shares = Shares(self._world_size, self._nodes, Affinity(data, self._nodes))
-        if tail is not None:
-            choice("tail", tail, TAILS)
-        if flag("drop_last", drop_last):
-            if tail not in (None, "drop"):
-                raise ValueError(f"drop_last=True is tail='drop', but tail is {tail!r}: give one of them")
-            tail = "drop"
-        self._tail_given = tail is not None
-        self._tail: Tail = tail or ("pad" if self._given and self._world_size > 1 else "exact")
-        if self._tail == "drop" and self._n < self.global_batch_size:
+        # A loaded state must agree with a given choice, and makes it otherwise.
+        self._last_given = check_drop_last("drop_last", drop_last) is not False
+        self._last: Last = drop_last or ("pad" if self._given and self._world_size > 1 else "exact")
+        if self._last is True and self._n < self.global_batch_size:
             size = f"{self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
-            raise ValueError(f"tail='drop' leaves no batch: an epoch has {self._n} records, a global batch is {size}")
+            raise ValueError(f"drop_last leaves no batch: an epoch has {self._n} records, a global batch is {size}")
         self._snapshots: list[dict[str, Any]] = [dict(file) for file in getattr(data, "snapshots", ())]
         self._files = files_of(self._snapshots)
-        self._view: str | None = getattr(data, "fingerprint", None)
+        self._view = _view(data)
         self._shuffle = self._given.filled(self._snapshots) if isinstance(self._given, Blocks) else self._given
         self._run = Run(epoch=0)
 
     def __len__(self) -> int:
         """Return the number of this rank's batches in a whole epoch, also after a resume."""
-        return batch_count(self._n, global_batch_size=self.global_batch_size, rank=self._rank, tail=self._tail)
+        return self._batches(self._rank, self._last)
+
+    def _batches(self, rank: int, last: Last) -> int:
+        """Return the number of batches of a rank; with "exact", only some ranks have a share of the last one."""
+        full, rest = divmod(self._n, self.global_batch_size)
+        return full + (last is not True and rest > (rank if last == "exact" else 0))
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the indices of each batch; the class documents the epoch and the start."""
-        run = self.begin()
-        for span in self.spans(run):
+        run = self._begin()
+        for span in self._spans(run):
             run.done += 1
             yield span.indices.tolist()
 
-    def begin(self) -> Run:
+    def _begin(self) -> Run:
         """Begin an iteration: the next batch is number `run.done` of `run.epoch`.
 
-        The caller takes batches from `spans`, as far ahead as it likes. It increments `run.done`
+        The caller takes batches from `_spans`, as far ahead as it likes. It increments `run.done`
         for each batch it hands out, because `epoch` and `state_dict` depend on it.
 
         Raises:
@@ -212,37 +184,28 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         run.begun = True
         return run
 
-    def spans(self, run: Run, batches: int = 1) -> Iterator[Span]:
+    def _spans(self, run: Run, batches: int = 1) -> Iterator[Span]:
         """Yield the batches of an iteration that are not done yet, several neighbours at a time.
 
         Args:
-            run: A return value of `begin`.
+            run: A return value of `_begin`.
             batches: Maximum number of batches in a span.
         """
-        ahead = self.read_ahead(run.epoch)
-        size = self._batch_size
+        epoch, size = self._epoch(run.epoch), self._batch_size
+        ahead = self._read_ahead(epoch)
         for first in range(run.done, len(self), batches):
             stop = min(first + batches, len(self))
-            positions = self._positions(first, stop, run.epoch)
+            positions = self._positions(first, stop, epoch)
             sizes = [size] * (stop - first)
             sizes[-1] = len(positions) - size * (len(sizes) - 1)
             coming = None if ahead is None else np.concatenate([ahead.indices(batch) for batch in range(first, stop)])
-            yield Span(positions, self._at(positions, run.epoch), sizes, coming)
+            yield Span(positions, epoch.indices(positions), sizes, coming)
 
-    def read_ahead(self, epoch: int) -> ReadAhead | None:
-        """Return the read-ahead of an epoch; None if its order is not by blocks.
-
-        Several nodes with an affinity have none: there, a cache reads ahead.
-        """
-        if not isinstance(self._shuffle, Blocks) or (self._shares is not None and self._nodes > 1):
+    def _read_ahead(self, epoch: Epoch) -> ReadAhead | None:
+        """Return what to prefetch; None without blocks, and for several nodes, whose caches read ahead."""
+        if epoch.blocks is None or self._nodes > 1:
             return None
-        return ReadAhead(
-            self._block_order(self._shuffle, epoch),
-            min(self._used, self._n),
-            global_batch_size=self.global_batch_size,
-            rank=self._rank,
-            world_size=self._world_size,
-        )
+        return ReadAhead(epoch, epoch.blocks, self._rank, self._world_size)
 
     def positions(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
         """Return this rank's positions in the epoch order of one batch.
@@ -260,23 +223,17 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} is out of range: an epoch of this rank has {len(self)}")
-        return self._positions(batch, batch + 1, self.epoch if epoch is None else integer("epoch", epoch, 0, WORD))
+        return self._positions(batch, batch + 1, self._epoch(epoch))
 
-    def _positions(self, first: int, stop: int, epoch: int) -> NDArray[np.int64]:
+    def _positions(self, first: int, stop: int, epoch: Epoch) -> NDArray[np.int64]:
         """Return this rank's positions of batches [first, stop), one batch after the other."""
         if self._shares is not None and self._nodes > 1:
-            return self._shares.of_rank(self.whole(epoch), first, stop, self._rank) % self._n
-        size = self.global_batch_size
-        # Padding: the epoch order continues as long as the batch needs; positions past its end wrap
-        # around to its start.
-        n = stop * size if self._tail == "pad" else self._n
-        share, last = (
-            batch_rows(n, batch=batch, global_batch_size=size, rank=self._rank, world_size=self._world_size)
-            for batch in (first, stop - 1)
-        )
+            return self._shares.of_rank(epoch, first, stop, self._rank) % self._n
         # Global batches are multiples of the number of ranks, so a rank's shares of neighbouring
-        # batches form one range.
-        return np.arange(share.start, last.stop, share.step, dtype=np.int64) % self._n
+        # batches form one range. Positions that fill up the last batch wrap around to the start.
+        size = epoch.global_batch_size
+        positions = np.arange(first * size + self._rank, min(stop * size, epoch.used), self._world_size, dtype=np.int64)
+        return positions % self._n
 
     def indices(self, batch: int, *, epoch: int | None = None) -> NDArray[np.int64]:
         """Return the indices of one batch of this rank, int64 (records in the batch,).
@@ -291,48 +248,22 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             IndexError: `batch` is not in [0, len(self)).
             ValueError: `epoch` is negative.
         """
-        number = self.epoch if epoch is None else integer("epoch", epoch, 0, WORD)
-        return self._at(self.positions(batch, epoch=number), number)
+        return self._epoch(epoch).indices(self.positions(batch, epoch=epoch))
 
-    def _at(self, positions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-        """Return the indices at positions of the order of an epoch."""
-        if self._shuffle is False:
-            return positions
-        if self._draw is not None:
-            return self._draw.indices(self._seed, number, positions)
-        if isinstance(self._shuffle, Blocks):
-            return self._block_order(self._shuffle, number).rows(positions)
-        return permute(self._n, self._seed, number, positions)
-
-    def _block_order(self, blocks: Blocks, epoch: int) -> BlockOrder:
-        return BlockOrder(self._n, blocks.records or 1, blocks.window or 1, self._seed, epoch)
-
-    @property
-    def _used(self) -> int:
-        """Positions of all batches of an epoch, over all ranks."""
-        size = self.global_batch_size
-        match self._tail:
-            case "drop":
-                return self._n // size * size
-            case "pad":
-                return -(-self._n // size) * size
-            case "exact":
-                return self._n
-
-    def whole(self, epoch: int) -> Epoch:
-        """Return an epoch of all ranks, for `Shares`."""
-        blocks = self._shuffle if isinstance(self._shuffle, Blocks) else None
+    def _epoch(self, number: int | None = None) -> Epoch:
+        """Return an epoch of all ranks; by default the current one."""
+        size, n = self.global_batch_size, self._n
         return Epoch(
-            number=epoch,
+            number=self.epoch if number is None else integer("epoch", number, 0, WORD),
             seed=self._seed,
-            positions=self._n,
-            used=self._used,
-            global_batch_size=self.global_batch_size,
-            rows=lambda positions: self._at(positions, epoch),
-            blocks=None if blocks is None else (self._block_order(blocks, epoch), blocks.records or 1),
+            positions=n,
+            used={True: n // size * size, "pad": -(-n // size) * size, "exact": n}[self._last],
+            global_batch_size=size,
+            shuffle=self._shuffle,
+            draw=self._draw,
         )
 
-    def check_data(self, data: Sized) -> None:
+    def _check_data(self, data: Sized) -> None:
         """Refuse a data set with other records than the sampler's.
 
         Raises:
@@ -343,7 +274,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
                 f"the batch sampler is for {self._records} records, the data set has {len(data)}: "
                 "make it of this data set"
             )
-        if self._snapshots and self._view != getattr(data, "fingerprint", None):
+        if self._snapshots and self._view != _view(data):
             raise ValueError(
                 "the batch sampler is for other records of the files than the data set has: make it of this data set, "
                 "or of a view made by the same steps"
@@ -404,11 +335,6 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         """Whether the epoch order is a permutation; `Blocks` with their numbers if of blocks."""
         return self._shuffle
 
-    @property
-    def tail(self) -> Tail:
-        """What happens to a last global batch that is not full."""
-        return self._tail
-
     # No `drop_last` attribute here. Lightning takes an object with batch_size and drop_last for
     # torch's BatchSampler, and rebuilds it around a sampler of its own; the records would then be
     # divided twice. Without the attribute, Lightning reports what to do instead.
@@ -465,10 +391,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             "shuffle": self._shuffle if blocks is None else "blocks",
             "block_records": None if blocks is None else blocks.records,
             "window_blocks": None if blocks is None else blocks.window,
-            "tail": self._tail,
+            "drop_last": self._last,
             "records": self._records,
             "samples": self._n,
-            "draw": None if self._draw is None else self._draw.recipe(),
+            "draw": None if self._draw is None else self._draw.recipe,
             "view": self._view,
             "snapshots": copy.deepcopy(self._files),
         }
@@ -476,17 +402,17 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state: the next iteration yields the remaining batches, in constant time.
 
-        The sampler takes over the state's seed. It also takes over its tail and blocks, unless they
+        The sampler takes over the state's seed. It also takes over `drop_last` and blocks, unless they
         were given to the constructor. The world size may differ.
 
         Raises:
             TypeError, ValueError: the state is malformed, of another version, of other data, or of
                 another global batch size (the message names the `batch_size` that fits); or it
-                differs in shuffle, or in a given tail or blocks. Then nothing has changed.
+                differs in shuffle, or in a given `drop_last` or blocks. Then nothing has changed.
         """
         loaded = State.parse(state)
         loaded.check_data(self._snapshots, self._records, self._view)
-        loaded.check_draw(None if self._draw is None else self._draw.recipe(), self._n)
+        loaded.check_draw(None if self._draw is None else self._draw.recipe, self._n)
         if loaded.global_batch_size != self.global_batch_size:
             here = f"here {self._world_size} ranks x batch_size {self._batch_size} = {self.global_batch_size}"
             fitting, rest = divmod(loaded.global_batch_size, self._world_size)
@@ -497,27 +423,29 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             raise ValueError(
                 f"the state has shuffle={loaded.shuffle!r}, this sampler shuffle={given!r}: make them equal"
             )
-        if self._tail_given and loaded.tail != self._tail:
-            raise ValueError(f"the state has tail={loaded.tail!r}, this sampler tail={self._tail!r}: make them equal")
+        if self._last_given and loaded.drop_last != self._last:
+            raise ValueError(
+                f"the state has drop_last={loaded.drop_last!r}, this sampler drop_last={self._last!r}: make them equal"
+            )
         # Count the batches of rank 0, which has the most: a state is valid for every rank, even for
         # one without batches left.
-        batches = batch_count(self._n, global_batch_size=self.global_batch_size, rank=0, tail=loaded.tail)
+        batches = self._batches(0, loaded.drop_last)
         if loaded.batches_done >= batches:
             raise ValueError(f"the state leaves no batch: it has {loaded.batches_done} done, an epoch has {batches}")
         self._seed = loaded.seed
-        self._tail = loaded.tail
+        self._last = loaded.drop_last
         self._shuffle = loaded.shuffle
         self._run = Run(epoch=loaded.epoch, done=loaded.batches_done)
 
     def __repr__(self) -> str:
         """Describe the data and the order."""
-        draw = "" if self._draw is None else f", {self._draw.recipe()['kind']}"
+        draw = "" if self._draw is None else f", {self._draw.recipe['kind']}"
         ranks = f", rank={self._rank}, world_size={self._world_size}" if self._world_size > 1 else ""
         if self._shares is not None:
             ranks += f", affinity='shard', nodes={self._nodes}"
         return (
             f"{type(self).__name__}({self._records:,} records, {len(self):,} batches of {self._batch_size}, "
-            f"shuffle={self._shuffle!r}{draw}, seed={self._seed}{ranks}, tail={self._tail!r}, epoch={self.epoch})"
+            f"shuffle={self._shuffle!r}{draw}, seed={self._seed}{ranks}, drop_last={self._last!r}, epoch={self.epoch})"
         )
 
     def _handed_out_all(self) -> bool:
@@ -580,3 +508,9 @@ def _nodes(affinity: Any, nodes: int | None, world_size: int) -> int:
     if world_size % nodes:
         raise ValueError(f"nodes is a divisor of world_size, which is {world_size}, not {nodes}")
     return nodes
+
+
+def _view(data: Sized) -> str | None:
+    """Return a digest of the view that data are; None for all records of their files, or without files."""
+    selection: Any = getattr(data, "selection", None)
+    return None if selection is None else selection.rows.fingerprint

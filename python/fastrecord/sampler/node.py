@@ -1,4 +1,4 @@
-"""`NodeOrder`: which records one node uses in which step; and the plan of its cache from that.
+"""`NodeOrder`: which records one node uses in which step.
 
 Reads no payloads.
 """
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord.checks import byte_count, integer
 from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks
 from fastrecord.sampler.shares import Shares
-from fastrecord.store.plan import CachePlan, Order, Visits, plan_nodes
+from fastrecord.store.plan import Visits
 
 if TYPE_CHECKING:
     from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
@@ -62,7 +61,7 @@ class NodeOrder:
         selection: Any = getattr(data, "selection", None)
         self._rows = None if selection is None else selection.rows
         self.units = len(data) if selection is None else int(selection.shards.ends[-1])
-        size, used = sampler.global_batch_size, sampler.whole(0).used
+        size, used = sampler.global_batch_size, sampler._epoch(0).used
         self.batches = max(1, _STEP_RECORDS * nodes // size)
         self.steps = -(-used // (self.batches * size))
         self.together = 1
@@ -72,11 +71,11 @@ class NodeOrder:
 
     def visits(self, epoch: int) -> Visits:
         """Return the visits of an epoch."""
-        whole = self._sampler.whole(epoch)
+        whole = self._sampler._epoch(epoch)
         size, n = whole.global_batch_size, whole.positions
         positions = self._shares.of_node(whole, 0, -(-whole.used // size), self._node)
         last = positions // (size * self.batches)
-        indices = whole.rows(positions % n)
+        indices = whole.indices(positions % n)
         rows = indices if self._rows is None else self._rows.take(indices)
         first = last
         if self.together > 1:
@@ -115,55 +114,3 @@ def _brought(groups: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.
     late = come > most
     brought[order[late]] = steps[come[late] - most - 1] + 1
     return brought[numbers]
-
-
-def plan_cache(
-    sampler: FastRecordBatchSampler,
-    data: Any,
-    *,
-    cache_size: int | str | None,
-    epochs: int = 3,
-    nodes: int | None = None,
-    ranks: int | None = None,
-) -> CachePlan:
-    """Return what the caches of the nodes will download in each epoch, from empty ones on.
-
-    A cache knows the order of all epochs beforehand, and gives up first what is needed again last
-    (docs/scale.md). The plan is computed by the code that later decides: for 1.28 million records in
-    some seconds an epoch. It reads the sizes of all records, so it opens every shard. `fastrecord
-    plan --cache` estimates without a data set.
-
-    Args:
-        sampler: The sampler, of any rank.
-        data: The FastRecordDataset that it was made for.
-        cache_size: Bytes of a node's cache, or text such as "500GiB"; None: without limit.
-        epochs: Epochs to plan, from 0 on.
-        nodes: Number of nodes, each with a cache of its own. Default: the sampler's with an
-            affinity, else 1.
-        ranks: Number of ranks on all nodes. Default: the sampler's world size. The global batches
-            are the sampler's in any case.
-
-    Raises:
-        ValueError: the cache is too small for what a step needs at once (the error names the least
-            size), `nodes` does not divide `ranks`, or `ranks` not the global batch size; the sampler
-            is for other records.
-        TypeError: an argument has another type.
-    """
-    sampler.check_data(data)
-    limit = None if cache_size is None else byte_count("cache_size", cache_size)
-    epochs = integer("epochs", epochs, 1)
-    ranks = integer("ranks", sampler.world_size if ranks is None else ranks, 1)
-    nodes = integer("nodes", sampler.nodes if nodes is None else nodes, 1)
-    if ranks % nodes or sampler.global_batch_size % ranks:
-        raise ValueError(
-            f"nodes divides ranks, and ranks divides the global batch size, but they are {nodes}, {ranks} and "
-            f"{sampler.global_batch_size}"
-        )
-    orders: list[Order] = [NodeOrder(sampler, data, node, nodes=nodes, ranks=ranks) for node in range(nodes)]
-    return plan_nodes(orders, record_bytes(data), limit, epochs, ranks)
-
-
-def record_bytes(data: Any) -> NDArray[np.int64]:
-    """Return the payload bytes of each row of a data set, int64 (rows,)."""
-    sizes: NDArray[np.int64] = data.record_bytes()
-    return sizes

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import BlockOrder
+from fastrecord.sampler.epoch import Epoch
 
 
 class ReadAhead:
@@ -21,18 +22,14 @@ class ReadAhead:
     what it needs.
 
     Args:
-        order: The epoch's order.
-        used: Positions of the order that the epoch uses: all, or fewer if its tail is dropped.
-        global_batch_size: Positions in a global batch.
+        epoch: The epoch.
+        order: Its order.
         rank, world_size: This rank has every `world_size`-th position, starting at position `rank`.
     """
 
-    def __init__(self, order: BlockOrder, used: int, *, global_batch_size: int, rank: int, world_size: int) -> None:
-        self._order = order
-        self._used = used
-        self._size = global_batch_size
-        self._rank = rank
-        self._world_size = world_size
+    def __init__(self, epoch: Epoch, order: BlockOrder, rank: int, world_size: int) -> None:
+        self._order, self._size, self._rank, self._world_size = order, epoch.global_batch_size, rank, world_size
+        self._used = min(epoch.used, epoch.positions)
         self._end = -1
         self._window = (0, 0)
         self._next: NDArray[np.int64] = np.empty(0, np.int64)

@@ -6,44 +6,19 @@ Ranks 0 to r - 1 are on node 0, the next r on node 1, and so on, as torchrun num
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import BlockOrder
 from fastrecord.sampler.affinity import Affinity, divide
+from fastrecord.sampler.epoch import Epoch
 
 Numbers = NDArray[np.int64]
 
 # Positions that are divided at a time, and windows of blocks whose division is kept.
 _CHUNK = 1 << 20
 _WINDOWS = 4
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch of a sampler, whoever takes which part of it.
-
-    Attributes:
-        number: The epoch.
-        seed: Of the sampler.
-        positions: Positions of its order; positions of batches beyond them wrap around.
-        used: Positions of all its batches: more than `positions` if the last batch is filled up,
-            fewer if it is left out.
-        global_batch_size: Positions of a batch; the last one may have fewer.
-        rows: The records at positions.
-        blocks: The order, and the records of a block, if it is by blocks.
-    """
-
-    number: int
-    seed: int
-    positions: int
-    used: int
-    global_batch_size: int
-    rows: Callable[[Numbers], Numbers]
-    blocks: tuple[BlockOrder, int] | None
 
 
 @dataclass
@@ -88,7 +63,7 @@ class Shares:
         parts = []
         for at in range(start, stop, batches * size):
             positions = np.arange(at, min(at + batches * size, stop), dtype=np.int64)
-            parts.append(positions[self.nodes_of(epoch, positions) == node])
+            parts.append(positions[self._nodes_of(self.affinity, epoch, positions) == node])
         return np.concatenate([*parts, np.empty(0, np.int64)])
 
     def of_rank(self, epoch: Epoch, first: int, stop: int, rank: int) -> Numbers:
@@ -101,15 +76,16 @@ class Shares:
         mine: Numbers = own[(np.arange(len(own)) - starts) % each == rank % each]
         return mine
 
-    def nodes_of(self, epoch: Epoch, positions: Numbers) -> Numbers:
-        """Return the node of each position of whole batches, int64 (N,); needs an affinity.
+    def _nodes_of(self, affinity: Affinity, epoch: Epoch, positions: Numbers) -> Numbers:
+        """Return the node of each position of whole batches, int64 (N,).
 
         Args:
+            affinity: Which node should read a record.
             epoch: The epoch.
             positions: Neighbours, from the first of a batch on, int64 (N,).
         """
         size = epoch.global_batch_size
-        wanted = self._wanted(epoch, positions % epoch.positions)
+        wanted = self._wanted(affinity, epoch, positions % epoch.positions)
         full = len(positions) // size * size
         parts = []
         for part, items in ((wanted[:full], size), (wanted[full:], len(wanted) - full)):
@@ -120,18 +96,11 @@ class Shares:
                 parts.append(divide(part.reshape(-1, items), shares).ravel())
         return np.concatenate([*parts, np.empty(0, np.int64)])
 
-    @property
-    def _near(self) -> Affinity:
-        if self.affinity is None:
-            raise ValueError("without an affinity, positions are divided by ranks")
-        return self.affinity
-
-    def _wanted(self, epoch: Epoch, positions: Numbers) -> Numbers:
+    def _wanted(self, affinity: Affinity, epoch: Epoch, positions: Numbers) -> Numbers:
         """Return the node that should read the record at each position, int64 (N,)."""
-        indices = epoch.rows(positions)
-        if epoch.blocks is None:
-            return self._near.of(epoch.seed, indices)
-        order, records = epoch.blocks
+        indices, order = epoch.indices(positions), epoch.blocks
+        if order is None:
+            return affinity.of(epoch.seed, indices)
         wanted = np.empty(len(positions), np.int64)
         at = 0
         while at < len(positions):
@@ -139,20 +108,20 @@ class Shares:
             run = positions[at : at + stop - start]
             # Positions ascend, but may wrap around once.
             count = int(np.argmin((run >= positions[at]) & (run < stop))) or len(run)
-            blocks, nodes = self._window(epoch, order, records, start, stop)
-            wanted[at : at + count] = nodes[np.searchsorted(blocks, indices[at : at + count] // records)]
+            blocks, nodes = self._window(affinity, epoch, start, stop)
+            wanted[at : at + count] = nodes[np.searchsorted(blocks, indices[at : at + count] // epoch.block_records)]
             at += count
         return wanted
 
-    def _window(self, epoch: Epoch, order: BlockOrder, records: int, start: int, stop: int) -> tuple[Numbers, Numbers]:
+    def _window(self, affinity: Affinity, epoch: Epoch, start: int, stop: int) -> tuple[Numbers, Numbers]:
         """Return the blocks of a window, ascending, and the node of each."""
-        key = (epoch.seed, epoch.number, start)
+        key, records = (epoch.seed, epoch.number, start), epoch.block_records
         if key not in self._windows:
-            blocks = np.unique(order.rows(np.arange(start, stop, dtype=np.int64)) // records)
+            blocks = np.unique(epoch.indices(np.arange(start, stop, dtype=np.int64)) // records)
             # The nodes that have one block more take turns.
             turns = (np.arange(self.nodes) - start // records) % self.nodes
             shares = len(blocks) // self.nodes + (turns < len(blocks) % self.nodes)
-            wanted = self._near.of(epoch.seed, blocks * records)
+            wanted = affinity.of(epoch.seed, blocks * records)
             self._windows[key] = blocks, divide(wanted[None], shares)[0]
             if len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias
 
-from fastrecord.checks import MOST, WORD, choice, integer
+from fastrecord.checks import MOST, WORD, integer
 from fastrecord.sampler.blocks import Blocks, check_shuffle
 
-Tail = Literal["pad", "drop", "exact"]
+# What happens to a last global batch that is not full: True leaves it out. False lets the sampler choose.
+Last: TypeAlias = Literal[True, "pad", "exact"]
+DropLast: TypeAlias = Literal[False] | Last
 
-TAILS: tuple[str, ...] = get_args(Tail)
-STATE_VERSION = 4
+STATE_VERSION = 5
 _BLOCKS = ("block_records", "window_blocks")
 _FILE = ("file_id", "commit", "records", "footer_crc")
 # A state lists at most this many files; of more it has a digest, so that it stays small.
 _LISTED = 256
 
-Files = list[Mapping[str, Any]] | Mapping[str, Any]
+Files: TypeAlias = list[Mapping[str, Any]] | Mapping[str, Any]
 
 
 def files_of(snapshots: Sequence[Mapping[str, Any]]) -> Files:
@@ -56,7 +57,7 @@ class State:
     batches_done: int
     global_batch_size: int
     shuffle: bool | Blocks
-    tail: Tail
+    drop_last: Last
     records: int
     samples: int
     draw: Mapping[str, Any] | None
@@ -80,7 +81,6 @@ class State:
         missing = [name for name in (*cls.__slots__, *_BLOCKS) if name not in state]
         if missing:
             raise ValueError(f"the state has no {', '.join(missing)}: give one of FastRecordBatchSampler.state_dict()")
-        choice("state: tail", state["tail"], TAILS)
         snapshots = state["snapshots"]
         if not _are_files(snapshots):
             raise TypeError(f"state: snapshots is a list of dicts, or files and sha256 of many, not {snapshots!r:.200}")
@@ -100,7 +100,7 @@ class State:
             batches_done=integer("state: batches_done", state["batches_done"], 0),
             global_batch_size=integer("state: global_batch_size", state["global_batch_size"], 1),
             shuffle=shuffle,
-            tail=state["tail"],
+            drop_last=check_drop_last("state: drop_last", state["drop_last"]) or "exact",
             records=integer("state: records", state["records"], 1),
             samples=integer("state: samples", state["samples"], 1),
             draw=draw,
@@ -168,3 +168,11 @@ class State:
 def _describe(file: Mapping[str, Any]) -> str:
     file_id, commit, records, footer_crc = (file.get(key) for key in _FILE)
     return f"{file_id} at commit {commit} with {records} records, footer {footer_crc}"
+
+
+def check_drop_last(name: str, value: Any) -> DropLast:
+    """Check and return a value of `drop_last`."""
+    if not isinstance(value, bool) and value not in ("pad", "exact"):
+        raise ValueError(f'{name} is True, False, "pad" or "exact", not {value!r}')
+    chosen: DropLast = value
+    return chosen

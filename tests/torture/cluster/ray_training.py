@@ -58,7 +58,7 @@ def unbroken(data: Path) -> dict[str, Any]:
     loaders = [
         fr.FastRecordLoader(
             dataset,
-            batch_sampler=fr.FastRecordBatchSampler(dataset, BATCH, tail="drop", rank=rank, world_size=WORKERS),
+            batch_sampler=fr.FastRecordBatchSampler(dataset, BATCH, drop_last=True, rank=rank, world_size=WORKERS),
             image=fr.transforms.RandomResizedCrop(32),
             flip=True,
             threads=1,

@@ -117,7 +117,7 @@ def rank(conn: Connection, reading: Reading, number: int, ranks: int, shuffle: A
     conn.send(None)
     dataset = reading.dataset()
     sampler = fr.FastRecordBatchSampler(
-        dataset, _BATCH, shuffle=shuffle, seed=_SEED, rank=number, world_size=ranks, tail="exact"
+        dataset, _BATCH, shuffle=shuffle, seed=_SEED, rank=number, world_size=ranks, drop_last="exact"
     )
     loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
     for _ in range(_EPOCHS):

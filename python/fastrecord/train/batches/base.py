@@ -76,7 +76,7 @@ class SampledBatches:
             seed=config.seed,
             rank=ranks.rank,
             world_size=ranks.world_size,
-            tail="pad" if training else "exact",
+            drop_last="pad" if training else "exact",
         )
         self._steps = len(self._sampler)
         # Steps of the next epoch that a loaded state counts as done.
