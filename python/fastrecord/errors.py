@@ -361,7 +361,7 @@ class Code(StrEnum):
         "rewrite it: `jpegtran -copy all -optimize`")
     MASK = ("FR517", DecodeError,
         "an image that may be a mask, beside another image",
-        "store masks as arrays, or name the field in `extra_fields=`: its bytes, opened by Pillow, keep the numbers")
+        "store masks as arrays, or leave the field out of `images=`: its bytes, opened by Pillow, keep the numbers")
 
     # 6: writing
     LOCKED = ("FR601", LockedError,

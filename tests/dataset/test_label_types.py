@@ -162,7 +162,6 @@ def test_labels_that_are_arrays_come_stacked(tmp_path: Path, dtype: str, width: 
         write(tmp_path / "b.frec", fr.array(dtype, (width,)), stored[2:]),
     ]
     data = fr.FastRecordDataset(paths)
-    assert data.has_labels
     assert all(found == values.tolist() for found in seen(data))
     assert data.targets.dtype == np.dtype("float32" if dtype == "bfloat16" else dtype)
     assert data.subset([4, 1]).targets.tolist() == values[[4, 1]].tolist()
@@ -217,5 +216,5 @@ def test_a_field_that_can_be_no_label_is_an_error_that_names_it(tmp_path: Path, 
         ) as raised:
             fr.FastRecordDataset(path, **options)
         assert str(kind) in str(raised.value)
-    assert fr.FastRecordDataset(path, label_field="other").has_labels
+    assert fr.FastRecordDataset(path, label_field="other").targets.shape == (0,)
     assert fr.FastRecordDataset(path, fields=["image", "label"]).fields == ("image", "label")

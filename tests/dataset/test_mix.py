@@ -120,10 +120,10 @@ def test_no_record_repeats_before_its_source_is_used_up(sources: list[Path]) -> 
 
 def test_global_batches_are_the_same_on_any_number_of_ranks(sources: list[Path]) -> None:
     data = fr.mix(dict.fromkeys(sources, 1))
-    whole = FastRecordBatchSampler(data, 12, seed=9, rank=0, world_size=1, tail="pad")
+    whole = FastRecordBatchSampler(data, 12, seed=9, rank=0, world_size=1, drop_last="pad")
     for ranks in (2, 3, 4):
         parts = [
-            FastRecordBatchSampler(data, 12 // ranks, seed=9, rank=rank, world_size=ranks, tail="pad")
+            FastRecordBatchSampler(data, 12 // ranks, seed=9, rank=rank, world_size=ranks, drop_last="pad")
             for rank in range(ranks)
         ]
         for batch in range(len(whole)):
@@ -143,7 +143,7 @@ def test_it_resumes_in_the_middle_of_an_epoch_on_another_number_of_ranks(sources
     resumed = FastRecordBatchSampler(again, 8, num_samples=400)
     resumed.load_state_dict(state)
     assert list(resumed) == rest
-    ranks = [FastRecordBatchSampler(again, 4, num_samples=400, rank=r, world_size=2, tail="exact") for r in (0, 1)]
+    ranks = [FastRecordBatchSampler(again, 4, num_samples=400, rank=r, world_size=2, drop_last="exact") for r in (0, 1)]
     for rank in ranks:
         rank.load_state_dict(state)
     both = zip(*map(list, ranks), strict=True)

@@ -52,14 +52,13 @@ def test_a_tensor_is_writable_memory_of_its_own_in_channels_last_order(packed: P
     assert torch.equal(second, kept)
 
 
-def test_a_transform_gets_the_tensor_and_extra_fields_follow(packed: Path) -> None:
+def test_a_transform_gets_the_tensor(packed: Path) -> None:
     transform = v2.Compose([v2.Resize((8, 8)), v2.ToDtype(torch.float32, scale=True)])
-    dataset = fr.FastRecordDataset(packed, transform, decode="native", extra_fields=("key",))
-    image, label, key = dataset[6]
-    assert (image.shape, image.dtype, label, key) == ((3, 8, 8), torch.float32, 1, "dog/1.jpg")
-    images, labels, keys = next(iter(DataLoader(dataset, batch_size=5, collate_fn=fr.collate)))
+    dataset = fr.FastRecordDataset(packed, transform, decode="native")
+    image, label = dataset[6]
+    assert (image.shape, image.dtype, label) == ((3, 8, 8), torch.float32, 1)
+    images, labels = next(iter(DataLoader(dataset, batch_size=5, collate_fn=fr.collate)))
     assert (images.shape, labels.tolist()) == ((5, 3, 8, 8), [0] * 5)
-    assert list(keys) == [f"cat/{number}.jpg" for number in range(5)]
 
 
 def test_workers_decode_what_this_process_decodes(packed: Path, expected: list[tuple[torch.Tensor, int]]) -> None:

@@ -162,12 +162,12 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> 
 
 
 def test_a_batch_over_several_files_keeps_its_order(shards: Path) -> None:
-    dataset = fr.FastRecordDataset(shards, decode=None, extra_fields=("key",))
+    dataset = fr.FastRecordDataset(shards, decode=None, fields=("image", "key"))
     rows = [8, 0, 3, 8, 4, 2, -9]
     batch = dataset.__getitems__(rows)
-    assert batch == [dataset[row] for row in rows]
-    assert [key for _, _, key in batch] == ["d/3", "a/0", "c/0", "d/3", "c/1", "a/2", "a/0"]
-    assert [dataset.key(row) for row in rows] == [key for _, _, key in batch]
+    assert list(batch) == [dataset[row] for row in rows]
+    assert [sample["key"] for sample in batch] == ["d/3", "a/0", "c/0", "d/3", "c/1", "a/2", "a/0"]
+    assert [dataset.key(row) for row in rows] == [sample["key"] for sample in batch]
     assert dataset.locate(3) == (2, 0)
 
 

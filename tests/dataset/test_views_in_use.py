@@ -62,13 +62,13 @@ def test_a_view_keeps_settings_and_class_and_has_its_own(numbered: Path) -> None
         def __getitem__(self, index: int) -> Any:
             return ("mine", super().__getitem__(index))
 
-    data = Mine(numbered, len, str, decode=None, extra_fields=("key",), verify=False)
+    data = Mine(numbered, len, str, decode=None, verify=False)
     data.extra = "changed"
     view = data.filter("label", "==", 1).subset(slice(2, 4))
     assert isinstance(view, Mine)
-    assert (view.extra, view.decode, view.verify, view.extra_fields) == ("changed", None, False, ("key",))
+    assert (view.extra, view.decode, view.verify) == ("changed", None, False)
     number = int(view.key(0))
-    assert view[0] == view.__getitems__([0])[0] == ("mine", (len(encode(number)), "1", f"{number:03d}"))
+    assert view[0] == view.__getitems__([0])[0] == ("mine", (len(encode(number)), "1"))
     view.transform = None
     assert data.transform is len
     assert view.classes == CLASSES
@@ -106,13 +106,14 @@ def test_recipes_tell_views_apart(data: fr.FastRecordDataset, numbered_halves: l
         renamed.filter("label", "==", 1),
         data + data.subset(slice(1)),
     ]
-    marks = [view.fingerprint for view in views]
+    marks = [view.selection.rows.fingerprint for view in views]
     assert None not in marks
     assert len(set(marks)) == len(marks)
     for view, mark in zip(views, marks, strict=True):
-        assert pickle.loads(pickle.dumps(view)).fingerprint == mark
-    assert data.filter("label", "in", {2, 1}).fingerprint == data.filter("label", "in", [1, 1, 2]).fingerprint
-    assert data.fingerprint is data.subset(slice(None)).fingerprint is None
+        assert pickle.loads(pickle.dumps(view)).selection.rows.fingerprint == mark
+    one, same = (data.filter("label", "in", members).selection.rows for members in ({2, 1}, [1, 1, 2]))
+    assert one.fingerprint == same.fingerprint
+    assert data.selection.rows.fingerprint is data.subset(slice(None)).selection.rows.fingerprint is None
 
 
 # --- processes ---
@@ -127,15 +128,15 @@ def composed(data: fr.FastRecordDataset) -> fr.FastRecordDataset:
 
 @pytest.mark.parametrize(("start_method", "counted"), [("fork", True), ("spawn", False)])
 def test_workers_agree_about_a_view(numbered_halves: list[Path], start_method: str, counted: bool) -> None:
-    expected = numbers(composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",))))
-    view = composed(fr.FastRecordDataset(numbered_halves, decode=None, extra_fields=("key",)))
+    expected = numbers(composed(fr.FastRecordDataset(numbered_halves, fields=("label", "key"))))
+    view = composed(fr.FastRecordDataset(numbered_halves, fields=("label", "key")))
     if not counted:
         view = pickle.loads(pickle.dumps(view))
     sampler = fr.FastRecordBatchSampler(view, 4, shuffle=False)
     loader = DataLoader(
         view, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context=start_method
     )
-    assert [int(sample[2]) for batch in loader for sample in batch] == expected
+    assert [int(sample["key"]) for batch in loader for sample in batch] == expected
 
 
 def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tmp_path: Path) -> None:
@@ -156,26 +157,26 @@ def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, b
     loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), **{"shuffle": False, **options})
     return [
         (int(key), label, image.numpy().tobytes())
-        for images, labels, keys in loader
+        for images, labels, keys in map(dict.values, loader)
         for image, label, key in zip(images, labels.tolist(), keys, strict=True)
     ]
 
 
 def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> None:
-    data = fr.FastRecordDataset(numbered_halves, extra_fields=["key"])
+    data = fr.FastRecordDataset(numbered_halves, fields=["image", "label", "key"])
     every = {number: (number, label, pixels) for number, label, pixels in loaded(data)}
     assert len(every) == COUNT
     view = composed(data)
     assert loaded(view) == [every[number] for number in numbers(view)]
     assert sorted(loaded(view, shuffle=True)) == sorted(every[number] for number in numbers(view))
     again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, image=fr.transforms.Resize((8, 8)))))
-    assert [label for _, labels, _ in again for label in labels.tolist()] == view.targets.tolist()
+    assert [label for batch in again for label in batch["label"].tolist()] == view.targets.tolist()
 
 
 def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: Path) -> None:
-    view = fr.FastRecordDataset(numbered, extra_fields=["key"]).subset([7, 30, 2])
+    view = fr.FastRecordDataset(numbered, fields=["image", "key"]).subset([7, 30, 2])
     loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8))
-    assert [keys for _, _, keys in loader] == [["002", "007"], ["030"]]
+    assert [batch["key"] for batch in loader] == [["002", "007"], ["030"]]
     with pytest.raises(IndexError, match="index 3 is out of range: the data set has 3"):
         list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
 

@@ -425,16 +425,14 @@ def assert_moved_as_by_torchvision(names: dict[str, Any]) -> None:
     found = []
 
     def both(batch: Any, info: fr.transforms.BatchInfo) -> Any:
-        move = (
-            names["move_boxes"] if isinstance(batch[1], list) and torch.is_tensor(batch[1][0]) else names["move_masks"]
-        )
-        found.append((batch[1], move(batch, info)[1], info.views["image"]))
+        name, move = ("boxes", names["move_boxes"]) if "boxes" in batch else ("mask", names["move_masks"])
+        found.append((batch[name], move(batch, info)[name], info.views["image"]))
         return batch
 
     crop = fr.transforms.RandomResizedCrop(32)
     for file, field in (("boxes.frec", "boxes"), ("masks.frec", "mask")):
-        data = fr.FastRecordDataset(file, image_field="image", extra_fields=(field,))
-        list(fr.FastRecordLoader(data, 16, image=crop, flip=True, batch_transform=both))
+        data = fr.FastRecordDataset(file, fields=("image", field))
+        list(fr.FastRecordLoader(data, 16, images={"image": crop}, flip=True, batch_transform=both))
     for before, after, view in found:
         for value, moved, (height, width), box, flipped in zip(
             before, after, view.sizes, view.boxes, view.flipped, strict=True

@@ -58,16 +58,16 @@ def test_batches_are_stacked_values_of_their_records_in_order(
 
 @pytest.mark.parametrize("batch_size", [1, 50, 200])
 @pytest.mark.parametrize(
-    ("rank", "world_size", "tail"), [(0, 1, "exact"), (1, 3, "pad"), (2, 3, "exact"), (0, 2, "drop")]
+    ("rank", "world_size", "drop_last"), [(0, 1, "exact"), (1, 3, "pad"), (2, 3, "exact"), (0, 2, True)]
 )
 @pytest.mark.usefixtures("grouped")
 def test_batches_are_those_of_the_sampler(
-    patches: Path, batch_size: int, rank: int, world_size: int, tail: Any
+    patches: Path, batch_size: int, rank: int, world_size: int, drop_last: Any
 ) -> None:
     dataset = fr.FastRecordDataset(patches, fields=("number",))
-    if tail == "drop" and batch_size > COUNT // 2:
+    if drop_last is True and batch_size > COUNT // 2:
         batch_size = COUNT // 2
-    options = {"rank": rank, "world_size": world_size, "tail": tail, "seed": 7, "shuffle": True}
+    options = {"rank": rank, "world_size": world_size, "drop_last": drop_last, "seed": 7, "shuffle": True}
     sampler = FastRecordBatchSampler(dataset, batch_size, **options)
     loader = make(dataset, None, batch_sampler=FastRecordBatchSampler(dataset, batch_size, **options))
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_values_of_any_length_are_read_for_a_few_mib_of_batches(tmp_path: Path, 
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=("data",))
     loader = fr.FastRecordLoader(
         dataset,
-        batch_sampler=FastRecordBatchSampler(dataset, 8, shuffle=False, tail="exact"),
+        batch_sampler=FastRecordBatchSampler(dataset, 8, shuffle=False, drop_last="exact"),
         on_error="skip" if damaged else "raise",
     )
     tracemalloc.start()
@@ -384,8 +384,9 @@ def write_both(path: Path, count: int = 9) -> Path:
 
 
 def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), extra_fields=("map", "score", "boxes"))
-    images, labels, maps, scores, boxes = next(iter(make(dataset, 4, image=CenterCrop(24), ragged={"boxes": "pad"})))
+    dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), fields=("image", "label", "map", "score", "boxes"))
+    loader = make(dataset, 4, image=CenterCrop(24), ragged={"boxes": "pad"})
+    images, labels, maps, scores, boxes = next(iter(loader)).values()
     assert boxes[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 2, 0], [3, 3, 3]]
     assert boxes[1].tolist() == [0, 1, 2, 3]
     assert images.shape == (4, 3, 24, 24)

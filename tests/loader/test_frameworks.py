@@ -294,7 +294,7 @@ def loader(**options):
 def epoch(loader):
     return [batch.tolist() for batch in loader]
 
-sampler, prepared = loader(shuffle=True, seed=4, tail="pad")
+sampler, prepared = loader(shuffle=True, seed=4, drop_last="pad")
 found = {"epochs": [epoch(prepared), epoch(prepared)], "length": len(prepared)}
 batches = iter(prepared)
 for _ in range(3):
@@ -302,7 +302,7 @@ for _ in range(3):
 state = sampler.state_dict(batches_done=3)
 found["left"] = epoch(batches) + epoch(prepared)
 
-sampler, prepared = loader(seed=5, tail="pad")
+sampler, prepared = loader(seed=5, drop_last="pad")
 sampler.load_state_dict(state)
 prepared.set_epoch(sampler.epoch)
 found["resumed"] = epoch(prepared) + epoch(prepared)
@@ -331,7 +331,7 @@ def accelerate(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]
 
 @pytest.mark.ddp
 def test_accelerate_splits_each_global_batch_of_a_sampler_that_is_alone(accelerate: list[dict[str, Any]]) -> None:
-    sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4, tail="pad")
+    sampler = FastRecordBatchSampler(RECORDS, 8, shuffle=True, seed=4, drop_last="pad")
     for epoch in range(2):
         halves = zip(*(process["epochs"][epoch] for process in accelerate), strict=True)
         assert [first + second for first, second in halves] == list(sampler)

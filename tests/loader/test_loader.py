@@ -50,18 +50,17 @@ def test_images_are_uint8_in_channels_last_memory_and_labels_int64(photos: Path,
     assert torch.cat([labels for _, labels in batches]).tolist() == [number % 3 for number in range(COUNT)]
 
 
-def test_fields_follow_as_tensors_of_numbers_and_lists_of_text_or_bytes(photos: Path) -> None:
+def test_fields_are_tensors_of_numbers_and_lists_of_text(photos: Path) -> None:
     expected = ([number / 2 for number in range(8)], [f"train/{number}" for number in range(8)])
-    dataset = fr.FastRecordDataset(photos, extra_fields=("weight", "key"))
-    _, labels, weights, keys = next(iter(make(dataset, 8)))
+    fields = ("image", "label", "weight", "key")
+    _, labels, weights, keys = next(iter(make(photos, 8, fields=fields))).values()
     assert (weights.dtype, weights.tolist(), keys) == (torch.float64, *expected)
     assert labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    _, _, raw = next(iter(make(photos, 8, extra_fields=["image"])))
-    assert raw == [photo(number) for number in range(8)]
 
 
 def test_fields_of_a_shuffled_batch_are_those_of_its_records(photos: Path) -> None:
-    for _, labels, keys, weights in make(photos, 5, shuffle=True, seed=3, extra_fields=["key", "weight"]):
+    made = make(photos, 5, shuffle=True, seed=3, fields=["image", "label", "key", "weight"])
+    for _, labels, keys, weights in map(dict.values, made):
         numbers = [int(key.removeprefix("train/")) for key in keys]
         assert labels.tolist() == [number % 3 for number in numbers]
         assert weights.tolist() == [number / 2 for number in numbers]
@@ -73,9 +72,9 @@ def test_without_labels_a_batch_is_the_images_alone(tmp_path: Path) -> None:
             writer.append({"image": photo(number), "key": str(number)})
     (images,) = list(make(tmp_path / "a.frec"))
     assert images.shape == (3, 3, 24, 24)
-    ((again, keys),) = list(make(tmp_path / "a.frec", extra_fields=["key"]))
-    assert keys == ["0", "1", "2"]
-    assert torch.equal(images, again)
+    (again,) = list(make(tmp_path / "a.frec", fields=["image", "key"]))
+    assert again["key"] == ["0", "1", "2"]
+    assert torch.equal(images, again["image"])
 
 
 def test_a_label_may_be_a_float_and_a_target_transform_is_applied(tmp_path: Path, photos: Path) -> None:
@@ -90,9 +89,10 @@ def test_a_label_may_be_a_float_and_a_target_transform_is_applied(tmp_path: Path
 
 def test_several_files_are_one_with_classes_matched_by_name(photos: Path, tmp_path: Path) -> None:
     other = write_payloads(tmp_path / "more.frec", [photo(100 + number) for number in range(6)], CLASSES[:0:-1])
-    loader = make(fr.FastRecordDataset([photos, other], extra_fields=["key"]), 8, image=CenterCrop(24), flip=False)
+    dataset = fr.FastRecordDataset([photos, other], fields=["image", "label", "key"])
+    loader = make(dataset, 8, image=CenterCrop(24), flip=False)
     assert len(loader) == 4
-    batches = list(loader)
+    batches = [list(batch.values()) for batch in loader]
     keys = [key for batch in batches for key in batch[2]]
     assert keys == [f"train/{number}" for number in range(COUNT)] + [f"more/{number}" for number in range(6)]
     labels = torch.cat([batch[1] for batch in batches]).tolist()
@@ -325,7 +325,7 @@ def python_calls(loader: Any) -> int:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"extra_fields": ["weight"]}, {"dtype": torch.float16}, {"images": {"image": Resize(24)}}],
+    [{}, {"fields": ["image", "weight"]}, {"dtype": torch.float16}, {"images": {"image": Resize(24)}}],
     ids=["images and labels", "a number field", "normalised", "several images"],
 )
 def test_no_python_runs_for_a_record(ramps: Path, options: dict[str, Any]) -> None:

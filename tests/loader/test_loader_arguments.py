@@ -135,7 +135,7 @@ def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) ->
     assert next(iter(pairs))[0]["image"].shape[-1] == 4
 
 
-@pytest.mark.parametrize("name", ["weights", "shuffle", "batch_size", "epoch", "sede", "tail"])
+@pytest.mark.parametrize("name", ["weights", "shuffle", "batch_size", "epoch", "sede", "num_samples"])
 def test_a_sampler_refuses_attributes_that_would_change_nothing(data: fr.FastRecordDataset, name: str) -> None:
     sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True)
     way_out = "call set_epoch" if name == "epoch" else "make another one"
@@ -184,31 +184,6 @@ def test_a_url_of_an_unknown_kind_is_said_not_to_be_read(path: str) -> None:
         assert result.exit_code != 0
 
 
-def test_extra_fields_are_tensors_from_the_data_set_and_from_the_loader(tmp_path: Path) -> None:
-    extra = {
-        "box": fr.array("float32", (4,)),
-        "half": fr.array("bfloat16", (2,)),
-        "score": fr.FieldType("float32"),
-        "n": fr.FieldType("uint8"),
-    }
-    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image(), **extra, "key": fr.string()})) as writer:
-        for number in range(6):
-            arrays = {"box": torch.full((4,), number / 2), "half": torch.full((2,), number / 4).bfloat16()}
-            writer.append({"image": photo(number), **arrays, "score": number / 2, "n": number, "key": str(number)})
-    data = fr.FastRecordDataset(tmp_path / "a.frec", decode="native", extra_fields=(*extra, "key"))
-    _, *loaded = next(iter(fr.FastRecordLoader(data, 6, shuffle=False, image=Resize(8))))
-    square = data.subset(range(6))
-    square.transform = lambda image: image[:, :8, :8]
-    _, *collated = next(iter(DataLoader(square, 6, collate_fn=fr.collate)))
-    for ours, theirs_, name in zip(loaded, collated, extra, strict=False):
-        assert isinstance(ours, torch.Tensor)
-        assert isinstance(theirs_, torch.Tensor)
-        assert ours.tolist() == theirs_.tolist()
-        assert ours.dtype == theirs_.dtype or name in ("score", "n")  # a sample has Python numbers
-    assert list(loaded[-1]) == list(collated[-1]) == [str(number) for number in range(6)]
-    assert isinstance(data[1][1], torch.Tensor)
-
-
 def test_a_path_stands_for_its_data_set(photos: Path) -> None:
     several: list[str | Path] = [photos, str(photos)]
     for paths in (photos, str(photos), several):
@@ -231,7 +206,7 @@ def test_a_path_stands_for_its_data_set(photos: Path) -> None:
         ("device", r"write delivery=fr\.Delivery\(device=\.\.\.\)"),
         ("sixteen_bit", r"write decoding=fr\.Decoding\(sixteen_bit=\.\.\.\)"),
         ("max_skipped", r"write on_error=fr\.Skip\(at_most=\.\.\.\)"),
-        ("fields", r"write FastRecordDataset\(path, extra_fields=\.\.\.\)"),
+        ("fields", r"write FastRecordDataset\(path, fields=\.\.\.\)"),
         ("sampler", "write batch_sampler="),
         ("generator", "seed="),
         ("pin_memory_device", "device="),
@@ -251,8 +226,6 @@ def test_an_argument_of_other_loaders_is_answered_by_what_to_write(photos: Path,
 
 def test_every_argument_of_torchs_loader_is_known_or_answered(photos: Path) -> None:
     import inspect
-
-    from torch.utils.data import DataLoader
 
     ours = inspect.signature(fr.FastRecordLoader).parameters
     for name in set(inspect.signature(DataLoader).parameters) - set(ours) - {"self"}:
@@ -304,16 +277,16 @@ def test_a_filter_of_a_callable_alone_is_answered_by_the_two_forms(data: fr.Fast
 
 def test_a_repr_says_what_there_is(tmp_path: Path) -> None:
     path = write_payloads(tmp_path / "a.frec", [photo(number) for number in range(6)])
-    data = fr.FastRecordDataset(path, extra_fields=("key",))
+    data = fr.FastRecordDataset(path)
     sampler = fr.FastRecordBatchSampler(data, 4, shuffle=True, seed=3)
     loader = fr.FastRecordLoader(data, batch_sampler=sampler, image=Resize(8), flip=True, threads=2)
     shown = repr(loader)
     for part in (
         "FastRecordLoader",
         "Number of datapoints: 6",
-        "Sample: image (image), label (int64), key (string)",
+        "Sample: image (image), label (int64)",
         "Number of classes: 3",
-        "Batches: FastRecordBatchSampler(6 records, 2 batches of 4, shuffle=True, seed=3, tail='exact', epoch=0)",
+        "Batches: FastRecordBatchSampler(6 records, 2 batches of 4, shuffle=True, seed=3, drop_last='exact', epoch=0)",
         "image: Resize(size=(8, 8))",
         "flip: True",
         "threads: 2, prefetch: 2",

@@ -68,7 +68,7 @@ def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, type[Exce
 
 
 def load(path: Path, batch_size: int = 4, **options: Any) -> FastRecordLoader:
-    return make(fr.FastRecordDataset(path, extra_fields=("key",)), batch_size, max_pixels=100_000, **options)
+    return make(fr.FastRecordDataset(path, fields=("image", "label", "key")), batch_size, max_pixels=100_000, **options)
 
 
 def test_the_error_names_file_record_key_and_reason_when_the_turn_of_its_batch_has_come(
@@ -77,7 +77,7 @@ def test_the_error_names_file_record_key_and_reason_when_the_turn_of_its_batch_h
     path, error, message = bad
     loader = load(path, prefetch=3)
     batches = iter(loader)
-    assert len(next(batches)[0]) == 4
+    assert len(next(batches)["image"]) == 4
     with pytest.raises(error, match=message) as caught:
         next(batches)
     assert str(caught.value).count("record 5") == 1
@@ -143,10 +143,12 @@ def nothing_left(tmp_path: Path) -> Path:
     return write_payloads(tmp_path / "train.frec", [photo(0), photo(1), b"no", b"none", photo(4)], images=False)
 
 
-@pytest.mark.parametrize("tail", ["pad", "drop"])
-def test_a_batch_of_which_nothing_is_left_is_an_error_where_ranks_take_equally_many(tmp_path: Path, tail: Any) -> None:
+@pytest.mark.parametrize("drop_last", ["pad", True])
+def test_a_batch_of_which_nothing_is_left_is_an_error_where_ranks_take_equally_many(
+    tmp_path: Path, drop_last: Any
+) -> None:
     dataset = fr.FastRecordDataset(nothing_left(tmp_path))
-    sampler = FastRecordBatchSampler(dataset, 2, shuffle=False, tail=tail)
+    sampler = FastRecordBatchSampler(dataset, 2, shuffle=False, drop_last=drop_last)
     loader = make(dataset, None, batch_sampler=sampler, on_error="skip")
     batches = iter(loader)
     next(batches)
@@ -204,17 +206,17 @@ def test_a_record_whose_label_or_further_value_is_damaged_is_skipped(
     damaged = (b"class %d" if field == "label" else b"note %d") % BAD
     content[content.index(damaged)] ^= 1
     path.write_bytes(content)
-    options: dict[str, Any] = {"image": Resize(8), "flip": False, "extra_fields": ["note"]}
+    options: dict[str, Any] = {"image": Resize(8), "flip": False, "fields": ["image", "label", "note"]}
     with pytest.raises(fr.FastRecordError):
         list(make(path, 4, **options))
     loader = make(path, 4, on_error="skip", **options)
     expected = [number for number, image in enumerate(images) if number != BAD and image < 999]
-    assert [int(label) for _, labels, _ in loader for label in labels] == expected
-    assert [int(note[5:]) for _, _, notes in loader for note in notes] == expected
+    assert [int(label) for batch in loader for label in batch["label"]] == expected
+    assert [int(note[5:]) for batch in loader for note in batch["note"]] == expected
     assert loader.skipped[-1].record == BAD
     assert f"field {field}" in loader.skipped[-1].reason
-    whole = {int(n): image for image, ns, _ in make(path, 1, on_error="skip", **options) for n in ns}
-    for pictures, labels, _ in loader:
+    whole = {int(one["label"]): one["image"] for one in make(path, 1, on_error="skip", **options)}
+    for pictures, labels, _ in map(dict.values, loader):
         assert all(torch.equal(a, whole[int(n)][0]) for a, n in zip(pictures, labels, strict=True))
 
 

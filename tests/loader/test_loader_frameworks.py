@@ -62,9 +62,9 @@ import torch, torch.distributed as dist
 import fastrecord as fr
 from tests.support.loading import make
 dist.init_process_group("gloo")
-data = fr.FastRecordDataset("train.frec", extra_fields=("key",))
+data = fr.FastRecordDataset("train.frec", fields=("image", "key"))
 loader = make(data, 4, shuffle=True, seed=5, threads=None)
-epochs = [[[batch[2], batch[0].sum((1, 2, 3)).tolist()] for batch in loader] for _ in range(2)]
+epochs = [[[batch["key"], batch["image"].sum((1, 2, 3)).tolist()] for batch in loader] for _ in range(2)]
 out = [None, None]
 dist.all_gather_object(out, {"epochs": epochs, "threads": loader.threads, "length": len(loader)})
 if dist.get_rank() == 0:
@@ -86,10 +86,10 @@ def test_two_ranks_under_torchrun_share_the_batches_and_the_cpus(photos: Path, t
     ranks = json.loads((tmp_path / "out.json").read_text())
     assert [rank["threads"] for rank in ranks] == [max(1, len(os.sched_getaffinity(0)) // 2)] * 2
     assert [rank["length"] for rank in ranks] == [3, 3]
-    one = make(fr.FastRecordDataset(photos, extra_fields=("key",)), 8, shuffle=True, seed=5)
+    one = make(fr.FastRecordDataset(photos, fields=("image", "key")), 8, shuffle=True, seed=5)
     for number in range(2):
         # Global batches and crops equal those of a single process; the last batch is padded.
-        batches = [[batch[2], batch[0].sum((1, 2, 3)).tolist()] for batch in one]
+        batches = [[batch["key"], batch["image"].sum((1, 2, 3)).tolist()] for batch in one]
         for step, (keys, sums) in enumerate(batches):
             shares = [rank["epochs"][number][step] for rank in ranks]
             for part, values in enumerate((keys, sums)):

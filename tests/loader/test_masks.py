@@ -86,7 +86,7 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
     path = write(tmp_path / "x.frec", [(RGB, mask)] * 3)
     crops = {"image": Resize(24), "mask": Resize(24)}
     with pytest.raises(
-        fr.errors.DecodeError, match=re.escape("name the field in extra_fields=, which gives its bytes")
+        fr.errors.DecodeError, match=re.escape("leave the field out of images=, which gives its bytes")
     ):
         list(make(path, 3, images=crops))
 
@@ -98,10 +98,10 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
             if "PNG" in kind:
                 np.testing.assert_array_equal(np.asarray(image), np.asarray(Image.open(io.BytesIO(mask))))
 
-    dataset = fr.FastRecordDataset(path, image_field="image", extra_fields=("mask",))
+    dataset = fr.FastRecordDataset(path, fields=("image", "mask"))
     with pytest.warns(UserWarning, match="'mask' come as they are stored"):
-        ((_, masks),) = make(dataset, 3)
-    for value in (*masks, dataset[1][1], fr.FastRecordDataset(path, fields=("mask",), decode=None)[2]["mask"]):
+        (batch,) = make(dataset, 3, images={"image": RandomCrop(24)})
+    for value in (*batch["mask"], fr.FastRecordDataset(path, fields=("mask",), decode=None)[2]["mask"]):
         assert_kept(value)
     # What is no way out: RGB.
     rgb = fr.FastRecordDataset(path, fields=("mask",))[0]["mask"]

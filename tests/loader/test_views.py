@@ -101,9 +101,9 @@ def test_the_matrix_leads_from_the_source_to_the_pixels_of_the_batch(
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
 def test_boxes_moved_by_the_matrix_are_where_torchvision_moves_them(tmp_path: Path, geometry: Geometry) -> None:
     path = write(tmp_path / "x.frec", boxes=True)
-    for batch, info in gathered(path, 3, image=geometry, flip=True, extra_fields=("boxes",)):
+    for batch, info in gathered(path, 3, image=geometry, flip=True, fields=("image", "boxes")):
         view = info.views["image"]
-        for slot, boxes in enumerate(batch[1]):
+        for slot, boxes in enumerate(batch["boxes"]):
             height, width = (int(side) for side in view.sizes[slot])
             box: Any = tv_tensors.BoundingBoxes(boxes.double(), format="XYXY", canvas_size=(height, width))
             box = v2.functional.pad(box, [300] * 4)  # torchvision clips to the image
@@ -246,9 +246,8 @@ OTHERS: dict[str, fr.FieldType] = {
 
 
 @pytest.mark.parametrize("name", [*FIELDS, *OTHERS])
-@pytest.mark.parametrize("in_fields", [False, True])
 def test_boxes_masks_and_keypoints_beside_images_cropped_at_random_are_warned_of_once(
-    tmp_path: Path, name: str, in_fields: bool
+    tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "x.frec"
     kind = {**FIELDS, **OTHERS}[name]
@@ -259,14 +258,10 @@ def test_boxes_masks_and_keypoints_beside_images_cropped_at_random_are_warned_of
     with fr.Writer(path, fr.Schema({"image": fr.image(), name: kind})) as writer:
         for _ in range(4):
             writer.append({"image": values["image"], name: value})
-    if in_fields:
-        data = fr.FastRecordDataset(path, fields=("image", name))
-    else:
-        data = fr.FastRecordDataset(path, extra_fields=(name,), image_field="image", label_field=None)
+    data = fr.FastRecordDataset(path, fields=("image", name))
 
     def loader(geometry: Geometry, flip: bool = False, **options: Any) -> fr.FastRecordLoader:
-        which: dict[str, Any] = {"images": {"image": geometry}} if in_fields else {"image": geometry}
-        return make(data, 2, **which, flip=flip, **options)
+        return make(data, 2, images={"image": geometry}, flip=flip, **options)
 
     warned = [
         loader(RandomResizedCrop(8)),

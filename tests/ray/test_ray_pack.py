@@ -60,7 +60,7 @@ def test_the_shards_are_the_ones_of_fastrecord_pack(tree: Path, tmp_path: Path, 
     assert (there.records, there.classes, there.skipped) == (alone.records, alone.classes, [])
     assert (there.recoded, there.packed) == (alone.recoded, 30)
     assert (len(steps), steps[-1]) == (4, 30)
-    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, extra_fields=["key"])
+    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
     assert [dataset[i][2] for i in range(30)] == sorted(str(p.relative_to(tree)) for p in tree.rglob("*.jpg"))
     assert fr.files.check_manifest(tmp_path / "set") == []
 
@@ -94,7 +94,7 @@ def test_appended_classes_keep_their_names(tree: Path, tmp_path: Path) -> None:
         pack(tree, tmp_path / "set")
     summary = pack(tree, tmp_path / "set", output=fr.Output(mode="append", shards=2))
     assert summary.classes == ["bat", "cat", "dog"]
-    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, extra_fields=["key"])
+    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
     assert len(dataset) == 60
     assert all(dataset.classes[label] == key.split("/")[0] for _, label, key in map(dataset.__getitem__, range(60)))
 

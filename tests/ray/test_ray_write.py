@@ -43,7 +43,7 @@ def test_records_of_all_tasks_are_one_data_set(tmp_path: Path) -> None:
     summary = write_frec(source, tmp_path / "set", mapping={"image": "bytes", "label": "label", "key": "name"})
     assert (summary.records, summary.generation, len(summary.added)) == (40, 2, summary.shards)
     assert summary.shards > 1
-    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, extra_fields=["key"])
+    dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
     found = sorted(map(dataset.__getitem__, range(40)), key=lambda sample: int(sample[2][1:]))
     assert found == [(image, number % 3, f"n{number}") for number, image in enumerate(images)]
     assert only_the_data_set(tmp_path / "set")

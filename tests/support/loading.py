@@ -59,8 +59,8 @@ def write_pairs(path: Path, pairs: Iterable[tuple[NDArray[np.uint8], NDArray[np.
 
 def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **options: Any) -> FastRecordLoader:
     """Return a loader of random 24 x 24 crops, half of them mirrored, with two threads."""
-    extra = options.pop("extra_fields", ())
-    dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data, extra_fields=extra)
+    fields = options.pop("fields", None)
+    dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data, fields=fields)
     if "images" not in options:
         options = {"image": RandomResizedCrop(24), "flip": True, **options}
     return loader_of(dataset, batch_size, **options)

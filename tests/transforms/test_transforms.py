@@ -110,16 +110,16 @@ def test_a_record_whose_images_do_not_fit_may_be_skipped(pairs: Path, tmp_path: 
 
 
 def test_labels_follow_several_images(tmp_path: Path) -> None:
-    schema = fr.Schema({"a": fr.image(), "b": fr.bytes_(), "label": "int64", "key": fr.string()})
+    schema = fr.Schema({"a": fr.image(), "b": fr.bytes_(), "label": "int64"})
     with (
         fr.Writer(tmp_path / "a.frec", schema) as writer,
         fr.Reader(write_pairs(tmp_path / "pairs.frec", [(pixels(30, 30), pixels(60, 60))])) as reader,
     ):
-        writer.append({"a": bytes(reader[0]["lr"]), "b": bytes(reader[0]["hr"]), "label": 5, "key": "k"})
-    made = make(tmp_path / "a.frec", images={"b": Resize(20), "a": Resize(10)}, extra_fields=["key"])
-    ((images, labels, keys),) = list(made)
+        writer.append({"a": bytes(reader[0]["lr"]), "b": bytes(reader[0]["hr"]), "label": 5})
+    made = make(tmp_path / "a.frec", images={"b": Resize(20), "a": Resize(10)})
+    ((images, labels),) = list(made)
     assert {name: tuple(image.shape) for name, image in images.items()} == {"b": (1, 3, 20, 20), "a": (1, 3, 10, 10)}
-    assert (labels.tolist(), keys) == ([5], ["k"])
+    assert labels.tolist() == [5]
 
 
 def test_a_size_is_a_square_or_height_and_width() -> None:

@@ -12,20 +12,16 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 
-class FinishedBatch(list[Any]):
-    """A batch of stacked tensors, such as `[images, labels]`; `collate` returns it unchanged."""
-
-
 class FieldBatch(Sequence[dict[str, Any]]):
-    """A batch in fields mode: a sequence of samples (dicts) over tensors that are already stacked.
+    """A sequence of samples (dicts) over tensors that are already stacked.
 
     Args:
-        columns: Field -> tensor (N, ...) or list of N values.
+        columns: Field -> tensor (N, ...), or N values.
         numbers: Fields whose values are Python numbers in a sample.
         records: N.
     """
 
-    def __init__(self, columns: dict[str, Any], numbers: Collection[str | None], records: int) -> None:
+    def __init__(self, columns: dict[str, Any], numbers: Collection[str], records: int) -> None:
         self.columns, self._numbers, self._records = columns, numbers, records
 
     def __len__(self) -> int:
@@ -47,29 +43,18 @@ class FieldBatch(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample."""
-        return each_sample(self.columns, self._numbers)
-
-
-def each_sample(columns: dict[str, Any], numbers: Collection[str | None]) -> Iterator[dict[str, Any]]:
-    """Yield the samples of columns: dicts of a value from each.
-
-    Args:
-        columns: Field -> tensor (N, ...) or N values.
-        numbers: Fields whose values are Python numbers in a sample.
-    """
-    listed = [values.tolist() if name in numbers else values for name, values in columns.items()]
-    for sample in zip(*listed, strict=True):
-        yield dict(zip(columns, sample, strict=True))
+        listed = [values.tolist() if name in self._numbers else values for name, values in self.columns.items()]
+        for sample in zip(*listed, strict=True):
+            yield dict(zip(self.columns, sample, strict=True))
 
 
 def collate(batch: Any) -> Any:
     """Collate samples into one batch; pass it to DataLoader as `collate_fn`.
 
     Works as `torch.utils.data.default_collate`: it stacks tensors (directly into shared memory in a
-    worker process) and makes an int64 tensor of ints. `bytes` and `str` stay in a sequence. Batches
-    that `__getitems__` has already stacked are returned without a copy. In fields mode these are
-    dicts of stacked tensors of the fields' own types; values that are not tensors of one shape stay
-    lists.
+    worker process) and makes an int64 tensor of ints. `bytes` and `str` stay in a sequence. In
+    fields mode, batches that `__getitems__` has already stacked are returned without a copy: dicts
+    of stacked tensors of the fields' own types; values that are not tensors of one shape stay lists.
 
     Args:
         batch: The return value of `__getitems__`, or a list of samples.
@@ -77,23 +62,11 @@ def collate(batch: Any) -> Any:
     Raises:
         TypeError: the samples hold PIL images.
     """
-    if isinstance(batch, FinishedBatch):
-        return list(batch)
-    if isinstance(batch, FieldBatch):
-        for values in batch.columns.values():
-            if isinstance(values, list) and values:
-                _refuse_pictures(values[0])
-        return batch.columns
-    first = batch[0]
+    first = batch[0] if len(batch) else ()
     parts = first.values() if isinstance(first, Mapping) else first if isinstance(first, (tuple, list)) else (first,)
-    for part in parts:
-        _refuse_pictures(part)
-    return default_collate(batch)
-
-
-def _refuse_pictures(value: Any) -> None:
-    if isinstance(value, Image.Image):
+    if any(isinstance(part, Image.Image) for part in parts):
         raise TypeError(
             "PIL images cannot be stacked to a batch: add a transform that ends in a tensor, such as "
             "transform=torchvision.transforms.ToTensor()"
         )
+    return batch.columns if isinstance(batch, FieldBatch) else default_collate(batch)

@@ -6,7 +6,7 @@ Reads index columns and strings, no images.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from fastrecord._core import Reader
 from fastrecord.checks import choice, digest
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Shards
-from fastrecord.dataset.values import is_number
+from fastrecord.dataset.values import is_number, read_values
 from fastrecord.errors import Code
+from fastrecord.look.values import widened
 
 Where = slice | NDArray[np.int64]
 
@@ -57,9 +58,20 @@ class Condition:
             value = value.tolist() if value.dtype == object else [str(value.dtype), len(value), digest(value)]
         return [self.field, self.op, value if isinstance(value, (str, tuple, list)) else repr(value)]
 
-    def of_numbers(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which numbers meet the condition, bool (N,)."""
+    def mask(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values, numbers or str, meet the condition, bool (N,).
+
+        A record without a value meets only "!=" and "not in".
+        """
         value = self.value
+        if values.dtype == object:
+            if self.op in _MEMBER:
+                members = frozenset(value)
+                found = np.fromiter((one in members for one in values), bool, len(values))
+                return ~found if self.op == "not in" else found
+            none = self.op == "!="
+            compare = _COMPARE[self.op]
+            return np.fromiter((none if one is None else compare(one, value) for one in values), bool, len(values))
         if self.op in _MEMBER:
             if values.dtype.kind in "iu" and value.dtype.kind in "iuO":
                 # Compare in the field's own type: the only common type of int64 and uint64 is
@@ -77,19 +89,6 @@ class Condition:
         with np.errstate(over="ignore"):  # values that float16 cannot represent become infinite
             mask: NDArray[np.bool_] = compare(values, value)
         return mask
-
-    def of_strings(self, values: list[Any]) -> NDArray[np.bool_]:
-        """Return which strings meet the condition, bool (N,).
-
-        A record without a value meets only "!=" and "not in".
-        """
-        if self.op in _MEMBER:
-            members = frozenset(self.value)
-            found = np.fromiter((value in members for value in values), bool, len(values))
-            return ~found if self.op == "not in" else found
-        compare, wanted = _COMPARE[self.op], self.value
-        none = self.op == "!="
-        return np.fromiter((none if v is None else compare(v, wanted) for v in values), bool, len(values))
 
 
 class Columns:
@@ -111,12 +110,7 @@ class Columns:
             TypeError, ValueError: no such operator, or the value's type does not match the field.
         """
         choice("op", op, OPERATORS)
-        kind = self._kind(field)
-        if kind not in ("number", "string"):
-            raise Code.FIELD_TYPE.error(
-                f"field {field!r} holds {kind}, which {op} does not compare: give a callable that takes its column "
-                "and returns a mask, or filter by another field"
-            )
+        kind = self.check(field)
         if op not in ("==", "!=", *_MEMBER) and "complex" in (self._dtype(field), type(value).__name__):
             raise TypeError(f"field {field!r}, {op} {value!r}: complex numbers have no order")
         if op not in _MEMBER:
@@ -128,15 +122,19 @@ class Columns:
             return Condition(field, op, tuple(sorted(set(values))))
         return Condition(field, op, np.unique(_numbers(values)))
 
-    def check(self, field: str) -> None:
-        """Check that a field has values that can be compared.
+    def check(self, field: str) -> str:
+        """Check that a field has values that can be compared; return "number" or "string".
 
         Raises:
             SchemaError: no such field, or its type cannot be compared.
         """
         kind = self._kind(field)
         if kind not in ("number", "string"):
-            raise Code.FIELD_TYPE.error(f"field {field!r} holds {kind}, which cannot be compared")
+            raise Code.FIELD_TYPE.error(
+                f"field {field!r} holds {kind}, which cannot be compared: take another field, or filter by a callable "
+                "that takes its column and returns a mask"
+            )
+        return kind
 
     def mask(self, condition: Condition, where: Where) -> NDArray[np.bool_]:
         """Return which records meet a condition, bool (N,).
@@ -146,11 +144,13 @@ class Columns:
             where: Numbers over all files, int64 (N,), or a slice of them.
         """
         if self._kind(condition.field) == "number":
-            return condition.of_numbers(self._numbers(condition.field, where, copy=True))
-        found = [condition.of_strings(values) for values in self._strings(condition.field, where)]
-        return np.concatenate(found) if found else np.empty(0, np.bool_)
+            # Reading a mapped view of a truncated file can kill the process.
+            return condition.mask(self.values(condition.field, where, copy=True))
+        rows = np.arange(len(self._shards), dtype=np.int64)[where]
+        chunks = np.split(rows, range(_CHUNK, len(rows), _CHUNK))
+        return np.concatenate([condition.mask(self.values(condition.field, chunk)) for chunk in chunks])
 
-    def values(self, field: str, where: Where) -> NDArray[Any]:
+    def values(self, field: str, where: Where, *, copy: bool = False) -> NDArray[Any]:
         """Return values of a field, (N, ...): objects for str, float32 for bfloat16.
 
         The values of one whole file are a mapped view if numpy has the type.
@@ -158,25 +158,18 @@ class Columns:
         Args:
             field: A field, or an index column such as "image.width".
             where: Numbers over all files, int64 (N,), or a slice of them.
+            copy: Copy numbers also where a view would do.
 
         Raises:
             SchemaError: no such field, or it has no column.
         """
         if self._kind(field) == "string":
-            strings = [value for values in self._strings(field, where) for value in values]
-            array = np.empty(len(strings), object)
-            array[:] = strings
-            return array
-        return self._numbers(field, where, copy=not isinstance(where, slice))
-
-    def _numbers(self, field: str, where: Where, *, copy: bool) -> NDArray[Any]:
-        """Return values of a field.
-
-        Code that reads the values asks for a copy: reading a mapped view of a truncated file can
-        kill the process.
-        """
+            rows = np.arange(len(self._shards), dtype=np.int64)[where]
+            strings = np.empty(len(rows), object)
+            strings[:] = read_values(self._shards, rows, [field])[field]
+            return strings
         readers = self._shards.readers
-        copy = copy or len(readers) > 1
+        copy = copy or len(readers) > 1 or not isinstance(where, slice)
         columns = [self._column(number, reader, field, copy=copy) for number, reader in enumerate(readers)]
         whole: NDArray[Any] = columns[0] if len(columns) == 1 else np.concatenate(columns)
         return whole[where]
@@ -192,25 +185,11 @@ class Columns:
             column = reader.column(field, copy=copy)
         except (KeyError, TypeError) as error:
             raise Code.FIELD_TYPE.error(f"{reader.path}: field {field!r} has no column: {error}") from error
-        if field in reader.schema and reader.schema[field].dtype == "bfloat16":
-            return (column.astype(np.uint32) << 16).view(np.float32)
-        return column
+        return widened(column, reader.schema[field]) if field in reader.schema else column
 
     def _is_label(self, field: str) -> bool:
         """Return whether the data set numbers the values of a field as labels."""
         return field == self._labels.field and not self._labels.are_arrays
-
-    def _strings(self, field: str, where: Where) -> Iterator[list[Any]]:
-        total = len(self._shards)
-        rows = np.arange(total, dtype=np.int64)[where] if isinstance(where, slice) else where
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            values: list[Any] = [None] * len(chunk)
-            for shard, slots, records in self._shards.split(chunk):
-                batch = self._shards.readers[shard].read_batch(records, [field])
-                for slot, value in zip(slots.tolist(), batch[field], strict=True):
-                    values[slot] = value
-            yield values
 
     def _dtype(self, field: str) -> str:
         kind = self._shards.schema.get(field)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from fastrecord._core import FastRecordError, Reader, payload_fields, payload_parts
+from fastrecord._core import Reader
 from fastrecord.checks import choice
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.rows import All
@@ -28,20 +28,15 @@ if TYPE_CHECKING:
     from fastrecord.dataset.mixture import Mixture
     from fastrecord.store.store import Store
 
-_CHUNK = 4096
-# `labels_lie_in_runs` compares this many neighbours, at this many places.
-_WINDOW = 64
-
 
 class FastRecordDataset(Dataset[Any]):
     """Serve packed images and labels by index, as torchvision's `ImageFolder` does.
 
     A sample is `(image, label)`: a PIL image in RGB, with the same pixels as ImageFolder's, and an
     int. The label is a float or a tensor if the files' labels are floats or arrays. Without a label
-    field, a sample is the image alone. The values of `extra_fields` follow the label. A whole batch
-    is requested from the kernel at once. The pickle contains paths and snapshots only, so its size
-    does not depend on the number of records. The data set is safe to use from several threads, and
-    in forked and spawned workers.
+    field, a sample is the image alone. A whole batch is requested from the kernel at once. The
+    pickle contains paths and snapshots only, so its size does not depend on the number of records.
+    The data set is safe to use from several threads, and in forked and spawned workers.
 
     **Fields mode.** A sample is a dict field -> value with `fields`, after `select_fields`, and for
     files without a field that can hold images. Numbers are Python numbers and arrays are tensors.
@@ -75,10 +70,8 @@ class FastRecordDataset(Dataset[Any]):
             bools are class numbers. Strings are class names, numbered in sorted order over all
             files unless `classes` or the files' metadata list them. Floats and arrays of one shape
             are used unchanged.
-        extra_fields: Names of fields whose values follow in each sample, such as `("key",)`.
-            Numbers are Python numbers, arrays are tensors, images and bytes are `bytes`.
-        fields: Names of the fields in a sample; this selects fields mode. Default: all fields if no
-            field can hold images, else none.
+        fields: Names of the fields in a sample, such as `("image", "label", "key")`; this selects
+            fields mode. Default: all fields if no field can hold images, else none.
         classes: Class names, position = label. Labels are matched to this list by name, whatever
             numbers the files use. `classes=train.classes` gives a validation set the class numbers
             of the training set.
@@ -119,7 +112,6 @@ class FastRecordDataset(Dataset[Any]):
         *,
         image_field: str | None = None,
         label_field: str | None = None,
-        extra_fields: Sequence[str] = (),
         fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         verify: bool | Literal["once"] = "once",
@@ -129,8 +121,6 @@ class FastRecordDataset(Dataset[Any]):
     ) -> None:
         if decode is not None and not isinstance(decode, Decoding):
             choice("decode", decode, ("pil", "native"), ("a fastrecord.Decoding", "None"))
-        if isinstance(extra_fields, str):
-            raise TypeError(f"extra_fields is a sequence of names: write ({extra_fields!r},)")
         names = None if classes is None else check_names(classes)
         self.transform = transform
         self.target_transform = target_transform
@@ -146,10 +136,10 @@ class FastRecordDataset(Dataset[Any]):
         if fields is None and not (image_field or holds_images(readers[0])):
             fields = tuple(readers[0].schema)
         selected = None if fields is None else check_selection(fields)
-        if selected is not None and (image_field or extra_fields or target_transform):
+        if selected is not None and (image_field or target_transform):
             raise ValueError(
-                "image_field, extra_fields and target_transform do not go with fields, because a sample is a dict: "
-                "name all fields in fields, and change labels in transform"
+                "image_field and target_transform do not go with fields, because a sample is a dict: name all fields "
+                "in fields, and change labels in transform"
             )
         if selected is None:
             image_field = image_field or find_image(readers[0])
@@ -157,17 +147,16 @@ class FastRecordDataset(Dataset[Any]):
         if selected is not None and given is None and label_field is not None:
             # In fields mode, a selected field called "label" may hold anything.
             label_field = label_field if holds_labels(readers[0].schema[label_field]) else None
-        rows = All(len(shards))
         # The shares of its sources, if `mix` has made it.
         self.mixture: Mixture | None = None
-        self.selection = Selection.of(shards, rows, selected, image_field, label_field, tuple(extra_fields), names)
-        labels = self.selection.labels
-        if labels.are_names and (selected is None or label_field in selected):
-            _ = labels.classes  # fails here, not in each worker process
+        self.selection = Selection.of(shards, All(len(shards)), selected, image_field, label_field, names)
+        if self.selection.labels.are_names and label_field in self.selection.fields:
+            _ = self.classes  # fails here, not in each worker process
         self._targets: NDArray[Any] | None = None
+        self._pairs: list[tuple[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_targets": None}
+        return {**self.__dict__, "_targets": None, "_pairs": None}
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -260,23 +249,6 @@ class FastRecordDataset(Dataset[Any]):
         """
         return [self._of(part) for part in self.selection.split(parts, seed, stratify)]
 
-    def record_bytes(self) -> NDArray[np.int64]:
-        """Return the bytes that a sample reads of each record, as they are stored, int64 (rows,).
-
-        Whatever the view, of all records of the files. Values that lie in columns, such as numbers,
-        do not count.
-
-        Raises:
-            CorruptFileError: an index is damaged.
-        """
-        shards = self.selection.shards
-        names = self.fields or (self.image_field, *filter(None, (self.selection.label_field,)), *self.extra_fields)
-        sizes = []
-        for number, reader in enumerate(shards.readers):
-            supply = shards.supply(number)
-            sizes.append(_value_bytes(reader, names) if supply is None else supply.sizes(names))
-        return np.concatenate(sizes)
-
     def __add__(self, other: Dataset[Any]) -> Any:
         return concat(self, other) if isinstance(other, FastRecordDataset) else super().__add__(other)
 
@@ -300,13 +272,8 @@ class FastRecordDataset(Dataset[Any]):
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """The fields of a sample dict; None if a sample starts with an image."""
-        return self.selection.fields
-
-    @property
-    def fingerprint(self) -> str | None:
-        """A digest of the view for sampler states; None for all records of the files in order."""
-        return self.selection.rows.fingerprint()
+        """The fields of a sample dict; None if a sample is `(image, label)`."""
+        return self.selection.fields if self.selection.image_field is None else None
 
     def _of(self, selection: Selection) -> Self:
         """Return a data set of another selection, with the same settings."""
@@ -352,7 +319,8 @@ class FastRecordDataset(Dataset[Any]):
         # Subclasses that override __getitem__, as is common with ImageFolder, expect batches to use
         # it.
         if self.fields is None:
-            self._reader().prefetch(rows, self.image_field)
+            for shard, _, records in self.selection.shards.split(rows):
+                self.readers[shard].prefetch(records, self.image_field)
         return [self[number] for number in numbers.tolist()]
 
     def _samples(self, rows: NDArray[np.int64]) -> Sequence[Any]:
@@ -360,22 +328,19 @@ class FastRecordDataset(Dataset[Any]):
 
         They are transformed in order, so that random transforms draw as with ImageFolder.
         """
-        reader = self._reader()
-        if self.fields is None:
-            return [self._transformed(*parts) for parts in reader.tuples(rows)]
-        batch = reader.batch(rows)
-        return batch if self.transform is None else [self.transform(sample) for sample in batch]
+        stacked = self.fields is not None and self.transform is None
+        batch = SampleReader(self.selection, self.decode, self.verify).batch(rows, lazily=not stacked)
+        return batch if stacked else [self._transformed(sample) for sample in batch]
 
-    def _transformed(self, image: Any, *rest: Any) -> Any:
+    def _transformed(self, sample: dict[str, Any]) -> Any:
+        if self.fields is not None:
+            return sample if self.transform is None else self.transform(sample)
+        image, *rest = sample.values()
         if self.transform is not None:
             image = self.transform(image)
-        if self.target_transform is not None and self.has_labels:
-            label, *extra = rest
-            rest = (self.target_transform(label), *extra)
+        if self.target_transform is not None:
+            rest = [self.target_transform(label) for label in rest]
         return (image, *rest) if rest else image
-
-    def _reader(self) -> SampleReader:
-        return SampleReader(self.selection, self.decode, self.verify)
 
     def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
         """Return the values of some fields of some records.
@@ -390,7 +355,7 @@ class FastRecordDataset(Dataset[Any]):
             KeyError: no such field.
             CorruptFileError: a checksum differs.
         """
-        found = read_values(self.selection.shards, rows, fields, verify=self.verify)
+        found = read_values(self.selection.shards, rows, fields)
         return [found[name] for name in fields]
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -409,7 +374,7 @@ class FastRecordDataset(Dataset[Any]):
             FastRecordError: a record has no label.
         """
         self._require_labels()
-        return self.selection.labels.of(self.selection.shards.rows(rows), verify=self.verify)
+        return self.selection.labels.of(self.selection.shards.rows(rows))
 
     @property
     def classes(self) -> list[str]:
@@ -441,45 +406,18 @@ class FastRecordDataset(Dataset[Any]):
             self._targets = targets
         return self._targets
 
-    def labels_lie_in_runs(self) -> bool:
-        """Return whether neighbours mostly share a label, as in a folder packed class by class.
-
-        Only a few records are sampled. The result is False if the labels are not classes, or cannot
-        be read.
-        """
-        starts = np.unique(np.linspace(0, max(len(self) - _WINDOW, 0), _WINDOW, dtype=np.int64))
-        places = starts[:, None] + np.arange(min(_WINDOW, len(self)))
-        try:
-            if self.selection.label_field is None or self.selection.labels.are_arrays:
-                return False
-            labels = self.labels(self.rows(places.ravel()))
-        except (FastRecordError, OSError):
-            return False
-        if labels.dtype.kind != "i":
-            return False
-        _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-        by_place = inverse.reshape(places.shape)
-        alike = float((by_place[:, 1:] == by_place[:, :-1]).mean()) if places.shape[1] > 1 else 0.0
-        # The expected share of equal neighbours in random order.
-        expected = float(np.square(counts / counts.sum()).sum())
-        return len(counts) > 1 and alike > (1 + expected) / 2
-
     @property
-    def samples(self) -> Samples:
-        """A sequence of `(key, label)`, read lazily; ImageFolder has a list of `(path, label)`.
+    def samples(self) -> list[tuple[str, Any]]:
+        """The `(key, label)` of every record; ImageFolder has `(path, label)`. Read at first use.
 
         Raises:
             AttributeError: the files have no label field, or no field "key".
         """
-        self._require_labels()
-        if not has_key(self.selection.shards.readers[0]):
-            raise AttributeError(f"{self.paths[0]} has no string field {KEY!r}: its samples have no names")
-        return Samples(self)
-
-    @property
-    def imgs(self) -> Samples:
-        """Alias of `samples`, for compatibility with ImageFolder."""
-        return self.samples
+        if self._pairs is None:
+            if not has_key(self.selection.shards.readers[0]):
+                raise AttributeError(f"{self.paths[0]} has no string field {KEY!r}: its samples have no names")
+            self._pairs = list(zip(self.column(KEY), self.targets.tolist(), strict=True))
+        return self._pairs
 
     @property
     def image_field(self) -> str:
@@ -490,19 +428,9 @@ class FastRecordDataset(Dataset[Any]):
         """
         if self.selection.image_field is None:
             raise AttributeError(
-                f"samples are dicts of the fields {', '.join(self.selection.fields or ())}: none of them is the image"
+                f"samples are dicts of the fields {', '.join(self.selection.fields)}: none of them is the image"
             )
         return self.selection.image_field
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether samples end in a label; not in fields mode."""
-        return self.selection.label_field is not None and self.selection.fields is None
-
-    @property
-    def extra_fields(self) -> tuple[str, ...]:
-        """Names of the fields whose values follow in each sample."""
-        return self.selection.extra_fields
 
     def _require_labels(self) -> str:
         if self.selection.label_field is None:
@@ -565,12 +493,9 @@ class FastRecordDataset(Dataset[Any]):
         ]
         if len(self.paths) > 1:
             lines.append(f"    Number of files: {len(self.paths)}")
-        if self.selection.fields is not None:
-            lines.append(f"    Fields: {', '.join(self.selection.fields)}")
-        else:
-            names = [self.image_field, *filter(None, [self.selection.label_field]), *self.selection.extra_fields]
-            kinds = self.selection.shards.schema
-            lines.append(f"    Sample: {', '.join(f'{name} ({kinds[name]})' for name in names)}")
+        kinds = self.selection.shards.schema
+        fields = [name if self.fields is not None else f"{name} ({kinds[name]})" for name in self.selection.fields]
+        lines.append(f"    {'Sample' if self.fields is None else 'Fields'}: {', '.join(fields)}")
         if self.classes:
             lines.append(f"    Number of classes: {len(self.classes)}")
         for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
@@ -580,37 +505,6 @@ class FastRecordDataset(Dataset[Any]):
         return "\n".join(lines)
 
 
-class Samples(Sequence[tuple[str, Any]]):
-    """The `(key, label)` of every record, read lazily."""
-
-    def __init__(self, dataset: FastRecordDataset) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[str, Any] | list[tuple[str, Any]]:
-        """Return one pair, or the list of those in a slice."""
-        if isinstance(index, slice):
-            return self._pairs(np.arange(len(self))[index])
-        return self._pairs(normalized([index], len(self)))[0]
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield all pairs, in order."""
-        for start in range(0, len(self), _CHUNK):
-            yield from self._pairs(np.arange(start, min(start + _CHUNK, len(self))))
-
-    def _pairs(self, numbers: NDArray[np.int64]) -> list[tuple[str, Any]]:
-        dataset = self._dataset
-        keys = read_values(dataset.selection.shards, dataset.rows(numbers), [KEY], verify=False)[KEY]
-        return list(zip(keys, dataset.targets[numbers].tolist(), strict=True))
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} samples (key, label) of {self._dataset.root}>"
 
 
 def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
@@ -632,34 +526,14 @@ def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:
         if not isinstance(one, FastRecordDataset):
             raise TypeError(f"each argument of concat is a FastRecordDataset, not {type(one).__name__}")
     for other in others:
-        ours, theirs = _settings(first), _settings(other)
-        for name, value in theirs.items():
-            if name in ("transform", "target_transform") and value is None:
-                continue
-            if ours[name] is not value and ours[name] != value:
+        for name in ("fields", "image_field", "label_field", "decode", "verify", "transform", "target_transform"):
+            ours, theirs = (
+                getattr(one.selection if name == "label_field" else one, name, None) for one in (first, other)
+            )
+            if ours is not theirs and ours != theirs and (theirs is not None or "transform" not in name):
                 raise ValueError(
-                    f"the data sets differ in {name}: {ours[name]!r} and {value!r}; their concatenation has one {name}"
+                    f"the data sets differ in {name}: {ours!r} and {theirs!r}; their concatenation has one {name}"
                 )
     made = first._of(first.selection.joined([other.selection for other in others]))
     made.paths = made.selection.shards.paths
     return made
-
-
-def _settings(dataset: FastRecordDataset) -> dict[str, Any]:
-    """Return what must be equal in data sets that are concatenated."""
-    own = ("decode", "verify", "transform", "target_transform")
-    selected = ("fields", "image_field", "label_field", "extra_fields")
-    return {
-        **{name: getattr(dataset.selection, name) for name in selected},
-        **{name: getattr(dataset, name) for name in own},
-    }
-
-
-def _value_bytes(reader: Reader, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the bytes of the payloads of some fields of each record, int64 (records,)."""
-    sizes = np.zeros(len(reader), np.int64)
-    for name in payload_fields(reader):
-        if name in names:
-            parts = payload_parts(reader, name, np.arange(len(reader))).reshape(-1, 4)
-            sizes += parts[:, 1] + parts[:, 3]
-    return sizes

@@ -76,12 +76,7 @@ def as_stored(image: Image.Image) -> Image.Image:
 
 
 def decode_native(
-    reader: Reader,
-    records: NDArray[np.int64],
-    field: str,
-    *,
-    decoding: Decoding,
-    verify: bool | Literal["once"],
+    reader: Reader, records: NDArray[np.int64], field: str, *, decoding: Decoding, verify: bool | Literal["once"]
 ) -> list[torch.Tensor]:
     """Return the images of some records of one file, decoded by the core, uint8 (3, H, W) in RGB.
 

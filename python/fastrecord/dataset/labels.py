@@ -5,16 +5,18 @@ Reads labels only. It knows neither the records of a view nor the shape of a sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader
+from fastrecord._core import FastRecordError, Reader
 from fastrecord.dataset.shards import Shards
-from fastrecord.dataset.values import read_values
+from fastrecord.dataset.values import gather
 from fastrecord.errors import Code
+from fastrecord.look.values import widened
 from fastrecord.schema.classes import map_labels, merge_classes
 from fastrecord.schema.roles import holds_classes
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 # Strings become Python objects for the lookup; process this many at a time.
 _CHUNK = 1 << 16
 _MOST = np.iinfo(np.int64).max
+# `lie_in_runs` compares this many neighbours, at this many places.
+_WINDOW = 64
 
 
 class Labels:
@@ -43,29 +47,29 @@ class Labels:
     Attributes:
         field: As given.
         given: `classes`, as given.
+        are_names: Whether the files hold class names.
+        are_arrays: Whether each label is an array.
 
     Raises:
         SchemaError: the classes of files cannot be matched, or `classes` is given without labels.
     """
 
     def __init__(self, shards: Shards, field: str | None, classes: list[str] | None) -> None:
-        self.field = field
-        self._shards, self.given = shards, classes
-        self._kind = None if field is None else shards.schema[field]
-        numbered = self._kind is not None and holds_classes(self._kind)
+        self.field, self.given, self._shards = field, classes, shards
+        kind = self._kind = None if field is None else shards.schema[field]
+        self.are_names = kind is not None and kind.name == "string"
+        self.are_arrays = kind is not None and kind.name == "array"
+        numbered = kind is not None and holds_classes(kind)
         if classes is not None and not (numbered or self.are_names):
             raise Code.FIELD_TYPE.error(
                 f"{shards.readers[0].path}: classes= numbers integer labels and names, and the file has no such field"
             )
         # Usually None, so that a pickled data set stays small.
         self._tables: list[Table | None] | None = None
-        # Each record's class number, cached; used if classes come from the names in all records.
+        # The classes, if they come from the names in all records.
         self._found: list[str] | None = None
-        self._numbers: NDArray[np.int64] | None = None
-        self._classes: list[str] | None = None
-        self._known: dict[str, int] | None = None
         if not self.are_names:
-            self._classes, tables = merge_classes(shards.readers, classes, shards.class_lists())
+            self.classes, tables = merge_classes(shards.readers, classes, shards.class_lists())
             if numbered and any(table is not None for table in tables):
                 self._tables = tables
             if self.are_arrays:
@@ -74,72 +78,48 @@ class Labels:
     def __getstate__(self) -> dict[str, Any]:
         if self.are_names:
             _ = self.classes  # read once here, not in every process that unpickles it
-        return {**self.__dict__, "_numbers": None, "_classes": None, "_known": None}
-
-    @property
-    def are_names(self) -> bool:
-        """Whether the files hold class names."""
-        return self._kind is not None and self._kind.name == "string"
-
-    @property
-    def are_arrays(self) -> bool:
-        """Whether each label is an array."""
-        return self._kind is not None and self._kind.name == "array"
+        return {name: value for name, value in self.__dict__.items() if name not in ("classes", "_known")}
 
     @property
     def are_mapped(self) -> bool:
         """Whether labels differ from the stored values."""
         return self.are_names or self._tables is not None
 
-    @property
+    @cached_property
     def classes(self) -> list[str]:
         """Class names, position = label; empty if there are none."""
-        if self._classes is None:
-            lists = self._shards.class_lists()
-            if not self.are_names:
-                self._classes, _ = merge_classes(self._shards.readers, self.given, lists)
-            elif self.given is not None:
-                self._classes = self.given
-            elif None not in lists:
-                self._classes, _ = merge_classes(self._shards.readers, None, lists)
-            else:
-                if self._found is None:
-                    self._found, self._numbers = self._find()
-                self._classes = self._found
-        return self._classes
+        if self.are_names and self.given is not None:
+            return self.given
+        lists = self._shards.class_lists()
+        if self.are_names and None in lists:
+            if self._found is None:
+                self._found = self._find()
+            return self._found
+        classes, _ = merge_classes(self._shards.readers, self.given, lists)
+        return classes
 
-    def of(self, rows: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the labels of records, (N,) or (N, *shape).
 
         Args:
             rows: Numbers over all files, int64 (N,).
-            verify: As for the data set.
 
         Raises:
             SchemaError: a label has no class, or is too large.
             FastRecordError: a record has no label.
         """
-        if self.are_arrays:
-            return self._widened(read_values(self._shards, rows, [str(self.field)], verify=verify)[str(self.field)])
-        floats = not self.are_names and self._kind is not None and not holds_classes(self._kind)
-        labels = np.empty(len(rows), np.float64 if floats else np.int64)
-        for shard, slots, records in self._shards.split(rows):
-            labels[slots] = self.of_file(shard, records, verify=verify)
+        labels: NDArray[Any] = gather(self._shards, rows, lambda *part: [self.of_file(*part)])[0]
         return labels
 
-    def of_file(self, shard: int, records: NDArray[np.int64], *, verify: bool | Literal["once"]) -> NDArray[Any]:
+    def of_file(self, shard: int, records: NDArray[np.int64]) -> NDArray[Any]:
         """Return the labels of records of one file; see `of`."""
-        reader, field = self._shards.readers[shard], str(self.field)
-        if self.are_names and self._numbers is not None:
-            start = int(self._shards.ends[shard]) - len(reader)
-            return self._numbers[records + start]
-        stored = reader.read_batch(records, [field], verify=verify, copy=True)[field]
-        if self.are_names:
-            if self._known is None:
-                self._known = {name: number for number, name in enumerate(self.classes)}
-            return self._look_up(stored, self._known, reader, records)
-        values = self._widened(stored)
-        return values if self.are_arrays else self._mapped(values, shard, records)
+        field = str(self.field)
+        stored = self._shards.readers[shard].read_batch(records, [field], copy=True)[field]
+        return self._labels(stored, shard, records)
 
     def column(self, shard: int, *, copy: bool) -> NDArray[Any]:
         """Return the labels of all records of a file. Does not support arrays.
@@ -149,13 +129,11 @@ class Labels:
             SchemaError, FastRecordError: as `of`.
         """
         reader = self._shards.readers[shard]
-        records = range(len(reader))
         if not self.are_names:
-            return self._mapped(self._widened(reader.column(str(self.field), copy=copy)), shard, records)
-        if self._numbers is None:
-            self._numbers = self._look_at_all(self.classes)
-        stop = int(self._shards.ends[shard])
-        return self._numbers[stop - len(reader) : stop]
+            return self._labels(reader.column(str(self.field), copy=copy), shard, range(len(reader)))
+        numbers = np.arange(len(reader), dtype=np.int64)
+        chunks = np.split(numbers, range(_CHUNK, len(reader), _CHUNK))
+        return np.concatenate([self.of_file(shard, chunk) for chunk in chunks])
 
     def numbered(self, value: Any) -> Any:
         """Replace class names in a comparison value by labels.
@@ -164,17 +142,13 @@ class Labels:
             ValueError: no class has this name.
         """
         if isinstance(value, str):
-            return self._label_of(value)
+            if value not in self.classes:
+                some = ", ".join(map(repr, self.classes[:5])) + (" ..." if len(self.classes) > 5 else "")
+                raise ValueError(f"no class is named {value!r}; the data set has {some or 'no class names'}")
+            return self.classes.index(value)
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [self._label_of(one) if isinstance(one, str) else one for one in value]
+            return [self.numbered(one) if isinstance(one, str) else one for one in value]
         return value
-
-    def _label_of(self, name: str) -> int:
-        classes = self.classes
-        if name not in classes:
-            some = ", ".join(map(repr, classes[:5])) + (" ..." if len(classes) > 5 else "")
-            raise ValueError(f"no class is named {name!r}; the data set has {some or 'no class names'}")
-        return classes.index(name)
 
     def recipe(self) -> Any:
         """Return what changes labels besides the files themselves, ready for JSON."""
@@ -199,76 +173,81 @@ class Labels:
                     "metadata 'classes'"
                 )
 
-    def _widened(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return stored values in a numpy type: bfloat16 as float32."""
-        if self._kind is None or self._kind.dtype != "bfloat16":
-            return values
-        return (values.astype(np.uint32) << 16).view(np.float32)
-
-    def _mapped(self, values: NDArray[Any], shard: int, records: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
-        """Map stored numbers to labels of the data set. int64 and float64 are not copied."""
+    def _labels(self, stored: Any, shard: int, records: Sequence[int] | NDArray[np.int64]) -> NDArray[Any]:
+        """Turn stored values into labels of the data set. int64 and float64 are not copied."""
         reader = self._shards.readers[shard]
-        if values.dtype.kind == "f":
-            return values.astype(np.float64, copy=False)
-        if values.dtype == np.uint64 and len(values) and values.max() > _MOST:
-            at = int(np.argmax(values > _MOST))
+        if self.are_names:
+            return self._look_up(stored, reader, records)
+        if self._kind is not None:
+            stored = widened(stored, self._kind)
+        if self.are_arrays:
+            return np.asarray(stored)
+        if stored.dtype.kind == "f":
+            return np.asarray(stored, np.float64)
+        if stored.dtype == np.uint64 and len(stored) and stored.max() > _MOST:
+            at = int(np.argmax(stored > _MOST))
             raise Code.LARGE_LABEL.error(
-                f"{self._place(reader, records[at])}: the label {values[at]} is above {_MOST}, the largest one: labels "
+                f"{self._place(reader, records[at])}: the label {stored[at]} is above {_MOST}, the largest one: labels "
                 "are int64"
             )
-        labels = values.astype(np.int64, copy=False)
+        labels = stored.astype(np.int64, copy=False)
         return labels if self._tables is None else map_labels(labels, self._tables[shard], reader.path)
 
     def _look_up(
-        self, names: list[Any], known: dict[str, int], reader: Reader, records: Sequence[int] | NDArray[np.int64]
+        self, names: Sequence[Any], reader: Reader, records: Sequence[int] | NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        numbers = [known.get(name, -1) for name in names]
+        numbers = [self._known.get(name, -1) for name in names]
         if -1 in numbers:
+            self._refuse_none(names, reader, records)
             at = numbers.index(-1)
-            place = self._place(reader, records[at])
-            if names[at] is None:
-                raise Code.NO_VALUE.error(f"{place}: the record has no label", record=int(records[at]))
             where = "classes=" if self.given is not None else "the metadata"
             raise Code.UNKNOWN_CLASS.error(
-                f"{place}: the class {names[at]!r} is not among the {len(known)} that {where} names"
+                f"{self._place(reader, records[at])}: the class {names[at]!r} is not among the {len(self._known)} that "
+                f"{where} names"
             )
         return np.array(numbers, np.int64)
 
-    def _look_at_all(self, classes: list[str]) -> NDArray[np.int64]:
-        """Return the class number of every record, int64 (records,), by reading each name."""
-        known = {name: number for number, name in enumerate(classes)}
-        found = [self._look_up(names, known, reader, records) for reader, records, names in self._read_all()]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
-
-    def _find(self) -> tuple[list[str], NDArray[np.int64]]:
-        """Return all names, sorted, and the class number of every record."""
-        known: dict[str, int] = {}
-        found = [np.empty(0, np.int64)]
-        for reader, records, names in self._read_all():
-            for name in dict.fromkeys(names):
-                if name is not None:
-                    known.setdefault(name, len(known))
-            found.append(self._look_up(names, known, reader, records))
-        classes = sorted(known)
-        table = np.empty(len(known), np.int64)
-        table[[known[name] for name in classes]] = np.arange(len(classes))
-        return classes, table[np.concatenate(found)]
-
-    def _read_all(self) -> Iterator[tuple[Reader, range, list[Any]]]:
-        field = str(self.field)
+    def _find(self) -> list[str]:
+        """Return all names, sorted."""
+        found: set[str] = set()
         for reader in self._shards.readers:
             for start in range(0, len(reader), _CHUNK):
                 records = range(start, min(start + _CHUNK, len(reader)))
-                yield reader, records, reader.read_batch(records, [field])[field]
+                names = reader.read_batch(records, [str(self.field)])[str(self.field)]
+                self._refuse_none(names, reader, records)
+                found.update(names)
+        return sorted(found)
+
+    def _refuse_none(self, names: Sequence[Any], reader: Reader, records: Sequence[int] | NDArray[np.int64]) -> None:
+        if None in names:
+            record = int(records[names.index(None)])
+            raise Code.NO_VALUE.error(f"{self._place(reader, record)}: the record has no label", record=record)
 
     def _place(self, reader: Reader, record: int) -> str:
         return f"{reader.path}: record {record}, field {self.field!r}"
 
 
-def listed_labels(labels: NDArray[Any]) -> list[Any]:
-    """Return labels as in samples: Python numbers, or a tensor for each array."""
-    if labels.ndim == 1:
-        return list(labels.tolist())
-    import torch  # commands that only look into files do without it
+def lie_in_runs(labels: Labels, rows: Callable[[NDArray[np.int64]], NDArray[np.int64]], total: int) -> bool:
+    """Return whether neighbours mostly share a label, as in a folder packed class by class.
 
-    return list(torch.from_numpy(labels))
+    Only a few records are sampled. The result is False if the labels are not classes, or cannot be
+    read.
+
+    Args:
+        labels: The labels of all files.
+        rows: Indices of records -> their rows.
+        total: Number of records, at least 2.
+    """
+    if labels.field is None or labels.are_arrays:
+        return False
+    starts = np.unique(np.linspace(0, max(total - _WINDOW, 0), _WINDOW, dtype=np.int64))
+    places = starts[:, None] + np.arange(min(_WINDOW, total))
+    try:
+        found = labels.of(rows(places.ravel()))
+    except (FastRecordError, OSError):
+        return False
+    # The share of equal neighbours, and the one that is expected in random order.
+    alike = np.mean(np.diff(found.reshape(places.shape)) == 0)
+    _, counts = np.unique(found, return_counts=True)
+    expected = np.square(counts / counts.sum()).sum()
+    return found.dtype.kind == "i" and len(counts) > 1 and bool(alike > (1 + expected) / 2)

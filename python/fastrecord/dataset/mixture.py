@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Mixture:
+class Mixture(NamedTuple):
     """How draws are divided among the sources of a mix.
 
     Attributes:

@@ -26,42 +26,34 @@ Numbers64 = NDArray[np.int64]
 class Rows(ABC):
     """A sequence of records over all files, indexed from 0. Immutable; pickles as its arguments."""
 
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
     def take(self, indices: Numbers64) -> Numbers64:
         """Return the rows of indices: numbers over all files, int64 (N,).
 
         Args:
             indices: In [0, len(self)), int64 (N,).
         """
-        return self._take(indices)
 
-    def whole(self) -> slice | Numbers64:
-        """Return all records, as an index into a column of all files."""
-        return self._whole()
-
+    @abstractmethod
     def recipe(self) -> Any:
         """Return how the records were selected, ready for JSON.
 
         Equal results over the same files mean the same records.
         """
-        return self._recipe()
 
+    def whole(self) -> slice | Numbers64:
+        """Return all records, as an index into a column of all files."""
+        return self.take(np.arange(len(self), dtype=np.int64))
+
+    @property
     def fingerprint(self) -> str | None:
-        """Return a short digest of `recipe()`; None for all records of the files in order."""
+        """A short digest of `recipe()`; None for all records of the files in order."""
         if isinstance(self, All):
             return None
         return hashlib.sha256(json.dumps(self.recipe()).encode()).hexdigest()[:32]
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def _take(self, indices: Numbers64) -> Numbers64: ...
-
-    @abstractmethod
-    def _recipe(self) -> Any: ...
-
-    def _whole(self) -> slice | Numbers64:
-        return self.take(np.arange(len(self), dtype=np.int64))
 
 
 class All(Rows):
@@ -73,13 +65,16 @@ class All(Rows):
     def __len__(self) -> int:
         return self._records
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         return indices
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["all"]
 
-    def _whole(self) -> slice:
+    def whole(self) -> slice:
+        """See `Rows.whole`."""
         return slice(None)
 
 
@@ -92,15 +87,18 @@ class Span(Rows):
     def __len__(self) -> int:
         return self._records
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         return self._base.take(indices * self._step + self._start)
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["span", self._start, self._step, self._records, self._base.recipe()]
 
-    def _whole(self) -> slice | Numbers64:
+    def whole(self) -> slice | Numbers64:
+        """See `Rows.whole`."""
         if not isinstance(self._base, All):
-            return super()._whole()
+            return super().whole()
         stop = self._start + self._step * self._records
         return slice(self._start, None if stop < 0 else stop, self._step)
 
@@ -114,13 +112,16 @@ class Numbers(Rows):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         return self._numbers[indices]
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["numbers", len(self), digest(self._numbers)]
 
-    def _whole(self) -> Numbers64:
+    def whole(self) -> Numbers64:
+        """See `Rows.whole`."""
         return self._numbers
 
 
@@ -133,10 +134,12 @@ class Permuted(Rows):
     def __len__(self) -> int:
         return len(self._base)
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         return self._base.take(split_order(len(self), self._seed, indices))
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["permuted", self._seed, self._base.recipe()]
 
 
@@ -163,10 +166,12 @@ class _Found(Rows):
     def __len__(self) -> int:
         return len(self._found())
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         return self._found()[indices]
 
-    def _whole(self) -> Numbers64:
+    def whole(self) -> Numbers64:
+        """See `Rows.whole`."""
         return self._found()
 
 
@@ -181,16 +186,16 @@ class Filtered(_Found):
         kept = np.flatnonzero(mask).astype(np.int64, copy=False)
         return self._base.take(kept)
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["filtered", self._condition.recipe(), self._columns.recipe(self._condition.field), self._base.recipe()]
 
 
 class Strata:
     """Records divided into parts so that each part has its share of every value of a field.
 
-    The records of each value are put in an order drawn from the seed. The first part takes its
-    share, the second takes its share of the rest, and so on. Shares are rounded so that each part
-    has exactly the requested size, and less than one record of a value more or less than its share.
+    The records of each value are put in an order drawn from the seed, and each part takes its share
+    of them, to within one record. Each part has exactly the requested size.
     """
 
     def __init__(self, base: Rows, columns: Columns, field: str, sizes: Sequence[int], seed: int) -> None:
@@ -207,91 +212,37 @@ class Strata:
         return self._parts
 
     def _deal(self) -> list[Numbers64]:
-        if not len(self.base):
-            return [np.empty(0, np.int64) for _ in self.sizes]
         values = self.columns.values(self.field, self.base.whole())
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        # Sorted by value; equal values keep their order.
-        members = np.split(np.argsort(inverse.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
-        mixed = [
-            own[permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))]
-            for stratum, own in enumerate(members)
-        ]
-        parts: list[Numbers64] = []
-        done: Numbers64 = np.zeros(len(counts), np.int64)
-        for take in _shares(counts, self.sizes):
-            chosen = [own[start : start + n] for own, start, n in zip(mixed, done, take, strict=True)]
-            parts.append(self.base.take(np.sort(np.concatenate(chosen)).astype(np.int64, copy=False)))
-            done = done + take
-        return parts
+        # The part of each record, value by value; equal values are in an order drawn from the seed.
+        dealt = np.empty(len(self.base), np.int64)
+        shares = _shares(counts, self.sizes)
+        order = np.argsort(inverse.reshape(-1), kind="stable")
+        for stratum, own in enumerate(np.split(order, np.cumsum(counts)[:-1]) if len(counts) else []):
+            mixed = permute(len(own), self.seed, SPLIT_EPOCH - 1 - stratum, np.arange(len(own), dtype=np.int64))
+            dealt[own[mixed]] = np.repeat(np.arange(len(self.sizes)), shares[:, stratum])
+        return [self.base.take(np.flatnonzero(dealt == part)) for part in range(len(self.sizes))]
 
 
 def _shares(counts: Numbers64, sizes: Sequence[int]) -> Numbers64:
     """Return how many records of each value each part takes, int64 (parts, values).
 
-    Each differs by less than one from the exact share, and the sums are the counts and the sizes.
+    Each is the exact share, rounded down, or one more; the sums are the counts and the sizes.
 
     Args:
         counts: Records of each value, int64 (values,).
         sizes: Records of each part; their sum is that of `counts`.
     """
-    shares: Numbers64 = np.zeros((len(sizes), len(counts)), np.int64)
-    left = counts
-    # Python integers: the products may exceed 64 bits.
-    for share, size in zip(shares, sizes, strict=True):
-        rest = max(1, int(left.sum()))
-        ends = [total * size // rest for total in np.cumsum(left).tolist()]
-        share[:] = np.diff([0, *ends])
-        left = left - share
     total = int(counts.sum())
-    low = np.array([[count * size // total for count in counts.tolist()] for size in sizes], np.int64)
-    high = np.array([[-(-count * size // total) for count in counts.tolist()] for size in sizes], np.int64)
-    # A share of the rest may round what was rounded before. Only such splits change.
-    while ((shares < low) | (shares > high)).any():
-        _improve(shares, low, high)
+    # Python integers: the products may exceed 64 bits.
+    shares = np.array([[count * size // max(total, 1) for count in counts.tolist()] for size in sizes], np.int64)
+    left = counts - shares.sum(axis=0)
+    for share, size in zip(shares, sizes, strict=True):
+        # Values with the most records left come first: then the last part finds what it needs.
+        chosen = np.argsort(-left, kind="stable")[: size - int(share.sum())]
+        share[chosen] += 1
+        left[chosen] -= 1
     return shares
-
-
-def _improve(shares: Numbers64, low: Numbers64, high: Numbers64) -> None:
-    """Move records around a circle of parts, so that fewer are outside the bounds; sums stay.
-
-    Such a circle exists: the exact shares lie within the bounds and have the same sums, so whole
-    numbers exist that do too (flows in networks), and the way to them consists of circles.
-
-    Args:
-        shares: Changed in place, int64 (parts, values).
-        low: The lower bounds, int64 (parts, values).
-        high: The upper bounds, int64 (parts, values).
-    """
-    # How many more are outside the bounds with one record more, and with one less: 1, 0 or -1.
-    more = np.where(shares >= high, 1, np.where(shares < low, -1, 0))
-    less = np.where(shares <= low, 1, np.where(shares > high, -1, 0))
-    # The cost of the best value to move from one part to another.
-    cost = np.array([(one + more).min(axis=1) for one in less])
-    np.fill_diagonal(cost, 0)
-    # Bellman and Ford: paths that still become cheaper after as many rounds as parts contain a circle.
-    parts = range(len(shares))
-    distance, before = np.zeros(len(parts), np.int64), np.arange(len(parts))
-    changed = before
-    for _ in parts:
-        paths = distance[:, None] + cost
-        shortest = paths.min(axis=0)
-        changed = np.flatnonzero(shortest < distance)
-        before[changed] = paths.argmin(axis=0)[changed]
-        distance = shortest
-    part = int(changed[0])
-    for _ in parts:
-        part = int(before[part])
-    circle = [part]
-    while (part := int(before[part])) != circle[0]:
-        circle.append(part)
-    moves = list(zip([*circle[1:], circle[0]], circle, strict=True))
-    values = [np.flatnonzero(less[origin] + more[to] == cost[origin, to]) for origin, to in moves]
-    # Different values go the same way at once: each changes by one at most, so the costs add up.
-    count = min(map(len, values))
-    for (origin, to), chosen in zip(moves, values, strict=True):
-        shares[origin, chosen[:count]] -= 1
-        shares[to, chosen[:count]] += 1
 
 
 class Stratum(_Found):
@@ -306,7 +257,8 @@ class Stratum(_Found):
     def _find(self) -> Numbers64:
         return self._strata.parts()[self._part]
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         strata = self._strata
         source = strata.columns.recipe(strata.field)
         return ["stratum", self._part, strata.field, source, list(strata.sizes), strata.seed, strata.base.recipe()]
@@ -321,7 +273,8 @@ class Joined(Rows):
     def __len__(self) -> int:
         return sum(len(rows) for _, rows in self._parts)
 
-    def _take(self, indices: Numbers64) -> Numbers64:
+    def take(self, indices: Numbers64) -> Numbers64:
+        """See `Rows.take`."""
         ends = np.cumsum([len(rows) for _, rows in self._parts])
         which = np.searchsorted(ends, indices, side="right")
         found = np.empty(len(indices), np.int64)
@@ -331,7 +284,8 @@ class Joined(Rows):
             found[places] = rows.take(indices[places] - (int(ends[part - 1]) if part else 0)) + offset
         return found
 
-    def _recipe(self) -> Any:
+    def recipe(self) -> Any:
+        """See `Rows.recipe`."""
         return ["joined", *([offset, rows.recipe()] for offset, rows in self._parts)]
 
     def shifted(self, offset: int) -> list[tuple[int, Rows]]:

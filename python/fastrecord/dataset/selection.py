@@ -34,17 +34,15 @@ class Selection:
         shards: The files.
         rows: The records, in order.
         labels: The labels of all records of the files.
-        fields: The fields of a sample dict; None if a sample starts with an image.
-        image_field: The field of that image; None in fields mode.
-        extra_fields: The fields whose values follow the image and the label.
+        fields: The fields of a sample, in order.
+        image_field: The first of them if a sample is `(image, label)`; None if it is a dict.
     """
 
     shards: Shards
     rows: Rows
     labels: Labels
-    fields: tuple[str, ...] | None
+    fields: tuple[str, ...]
     image_field: str | None
-    extra_fields: tuple[str, ...]
 
     @classmethod
     def of(
@@ -54,16 +52,25 @@ class Selection:
         fields: tuple[str, ...] | None,
         image_field: str | None,
         label_field: str | None,
-        extra_fields: tuple[str, ...],
         classes: list[str] | None,
     ) -> Selection:
         """Check that all files have the fields, and number their labels.
 
+        Args:
+            shards: The files.
+            rows: The records.
+            fields: The fields of a dict; None for `(image, label)`.
+            image_field: The field of the image, for `(image, label)`.
+            label_field: The field of the labels, if there are any.
+            classes: Class names, position = label.
+
         Raises:
             SchemaError: a field is missing or of another type; or classes cannot be matched.
         """
-        check_fields(shards.distinct, image_field, label_field, fields or extra_fields)
-        return cls(shards, rows, Labels(shards, label_field, classes), fields, image_field, extra_fields)
+        check_fields(shards.distinct, image_field, label_field, fields or ())
+        if fields is None:
+            fields = tuple(name for name in (image_field, label_field) if name is not None)
+        return cls(shards, rows, Labels(shards, label_field, classes), fields, image_field)
 
     @classmethod
     def whole(cls, shards: Shards) -> Selection:
@@ -74,7 +81,7 @@ class Selection:
             holds_labels(first.schema[label]) and all(label in reader.schema for reader in shards.distinct)
         ):
             label = None
-        return cls.of(shards, All(len(shards)), None, None, label, (), None)
+        return cls.of(shards, All(len(shards)), (), None, label, None)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,7 +99,8 @@ class Selection:
     @property
     def mapped_label(self) -> str | None:
         """The selected field whose labels differ from the stored values."""
-        return self.label_field if self.labels.are_mapped and self.label_field in (self.fields or ()) else None
+        chosen = self.label_field in self.fields and (self.labels.are_mapped or self.image_field is not None)
+        return self.label_field if chosen else None
 
     @cached_property
     def columns(self) -> Columns:
@@ -177,23 +185,15 @@ class Selection:
         members = (self, *others)
         shards, offsets = Shards.joined([member.shards for member in members])
         rows = joined([(offset, member.rows) for offset, member in zip(offsets, members, strict=True)])
-        return self._changed(shards=shards, rows=rows)
+        return self._over(shards, rows, self.fields, self.image_field)
 
     def with_fields(self, fields: Sequence[str]) -> Selection:
         """Return the same records in fields mode; see `FastRecordDataset.select_fields`."""
-        return self._changed(fields=check_selection(fields), image_field=None, extra_fields=())
+        return self._over(self.shards, self.rows, check_selection(fields), None)
 
-    def _changed(self, **changes: Any) -> Selection:
-        parts = {
-            "shards": self.shards,
-            "rows": self.rows,
-            "fields": self.fields,
-            "image_field": self.image_field,
-            "label_field": self.label_field,
-            "extra_fields": self.extra_fields,
-            "classes": self.labels.given,
-        }
-        return Selection.of(**{**parts, **changes})
+    def _over(self, shards: Shards, rows: Rows, fields: tuple[str, ...], image_field: str | None) -> Selection:
+        names = None if image_field is not None else fields
+        return Selection.of(shards, rows, names, image_field, self.label_field, self.labels.given)
 
 
 def check_selection(fields: Sequence[str]) -> tuple[str, ...]:

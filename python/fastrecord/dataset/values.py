@@ -5,7 +5,7 @@ Does not decode images or number labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ def is_number(kind: FieldType) -> bool:
 
 
 def read_values(
-    shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool | Literal["once"]
+    shards: Shards, rows: NDArray[np.int64], fields: Sequence[str], *, verify: bool | Literal["once"] | None = None
 ) -> dict[str, Any]:
     """Return fields of records as arrays (N, ...), or as lists of N values.
 
@@ -35,32 +35,49 @@ def read_values(
         shards: The files.
         rows: Numbers over all files, int64 (N,).
         fields: Names.
-        verify: When to check the CRC of each payload.
+        verify: When to check the CRC of each payload; None: as the files were opened.
 
     Raises:
         KeyError: no such field.
         CorruptFileError: a checksum differs.
     """
     names = list(fields)
+
+    def read(shard: int, records: NDArray[np.int64]) -> list[Any]:
+        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
+        return [batch[name] if isinstance(batch[name], np.ndarray) else owned(list(batch[name])) for name in names]
+
+    return dict(zip(names, gather(shards, rows, read), strict=True))
+
+
+def gather(
+    shards: Shards, rows: NDArray[np.int64], read: Callable[[int, NDArray[np.int64]], Sequence[Any]]
+) -> Sequence[Any]:
+    """Return columns of records of several files, each in the order of the rows.
+
+    Args:
+        shards: The files.
+        rows: Numbers over all files, int64 (N,).
+        read: (file, its records) -> columns: arrays (M, ...) or lists of M values.
+    """
     parts = list(shards.split(rows)) or [(0, rows, rows)]
     if len(parts) == 1:
-        shard, _, records = parts[0]
-        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
-        return {name: _owned(batch[name]) for name in names}
-    found: dict[str, Any] = {}
+        return read(parts[0][0], parts[0][2])
+    whole: list[Any] = []
     for shard, slots, records in parts:
-        batch = shards.readers[shard].read_batch(records, names, verify=verify, copy=True)
-        for name in names:
-            values = _owned(batch[name])
+        found = read(shard, records)
+        whole = whole or [_room(values, len(rows)) for values in found]
+        for column, values in zip(whole, found, strict=True):
             if isinstance(values, np.ndarray):
-                if name not in found:
-                    found[name] = np.empty((len(rows), *values.shape[1:]), values.dtype)
-                found[name][slots] = values
-                continue
-            whole = found.setdefault(name, [None] * len(rows))
-            for slot, value in zip(slots.tolist(), values, strict=True):
-                whole[slot] = value
-    return found
+                column[slots] = values
+            else:
+                for slot, value in zip(slots.tolist(), values, strict=True):
+                    column[slot] = value
+    return whole
+
+
+def _room(values: Any, rows: int) -> Any:
+    return np.empty((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
 
 
 def owned(value: Any) -> Any:
@@ -75,27 +92,19 @@ def owned(value: Any) -> Any:
     return [owned(item) for item in value] if isinstance(value, list) else value
 
 
-def _owned(values: Any) -> Any:
-    return values if isinstance(values, np.ndarray) else [owned(value) for value in values]
-
-
 def as_tensors(value: Any, kind: FieldType) -> Any:
     """Return arrays (also in lists) as tensors over the same memory; other values unchanged."""
-    if isinstance(value, np.ndarray):
-        return _tensor(value, kind)
     if isinstance(value, list):
         return [as_tensors(item, kind) for item in value]
-    return value
-
-
-def _tensor(array: NDArray[Any], kind: FieldType) -> torch.Tensor:
+    if not isinstance(value, np.ndarray):
+        return value
     import torch
 
     while kind.item is not None:
         kind = kind.item
     if kind.dtype == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(value)
 
 
 def pick(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:

@@ -213,7 +213,7 @@ class _Items:
         if field is None or labels.are_arrays:
             return nothing
         try:
-            numbers, column = labels.of(self._rows, verify=True).tolist(), self._selection.column(field)
+            numbers, column = labels.of(self._rows).tolist(), self._selection.column(field)
         except FastRecordError:
             return nothing
         if column.dtype.kind == "f":

@@ -168,8 +168,8 @@ class BatchMaker:
                 group.let_go()
 
         selection = self._dataset.selection
-        fields = self._fields or tuple(filter(None, (selection.label_field, *selection.extra_fields)))
-        names = tuple(dict.fromkeys((*self.outputs.kinds, *fields)))
+        others = (name for name in selection.fields if name != selection.image_field)
+        names = tuple(dict.fromkeys((*self.outputs.kinds, *others)))
         ahead: Ahead | Steered
         if isinstance(source, SamplerSource) and can_steer(self._dataset, source.sampler):
             ahead = Steered(self._dataset, source.sampler, names, begin(here=False), clock)

@@ -19,6 +19,7 @@ from fastrecord._core import ArrayPlan, ImagePlan, default_threads
 from fastrecord.checks import WORD, flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
+from fastrecord.dataset.labels import lie_in_runs
 from fastrecord.dataset.shards import Paths
 from fastrecord.ending import close_at_exit
 from fastrecord.errors import Code
@@ -67,8 +68,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, and
     int64 (B,), or floats or arrays if the labels are. Without labels, batches are the images alone,
-    as in the data set. The values of the data set's `extra_fields` follow: numbers and arrays of
-    one shape as tensors, others as lists.
+    as in the data set.
 
     **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and
     arrays of a fixed shape are tensors (B, *shape) of the field's type. `Delivery(ragged=...)`
@@ -105,7 +105,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
             the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
             A state keeps it, and `load_state_dict` takes over the state's.
-        image: Geometry of the images, from `fastrecord.transforms`.
+        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the field of
+            type image, if there is one.
         images: Instead of `image`, for records with several images: field name -> geometry. All
             show the same part of the scene: the crop is drawn for the smallest output, and the
             other outputs show the same part of their image, at their scale. Batches then have a
@@ -290,7 +291,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if len(self._dataset) <= sampler.global_batch_size:
             return
         self._warned = True
-        if self._dataset.labels_lie_in_runs():
+        if lie_in_runs(self._dataset.selection.labels, self._dataset.rows, len(self._dataset)):
             warnings.warn(
                 "the loader augments at random, as for training, but takes the records in file order, where neighbours "
                 "are mostly of one class: write shuffle=True",
@@ -308,9 +309,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             return
         self._warned_of_places = True
         dataset, made = self._dataset, self._maker.outputs.kinds
-        fields = dataset.fields or filter(None, (dataset.selection.label_field, *dataset.extra_fields))
         schema = dataset.readers[0].schema
-        if found := places((name, schema[name]) for name in fields if name not in made):
+        if found := places((name, schema[name]) for name in dataset.selection.fields if name not in made):
             warnings.warn(
                 f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
                 "for the whole image: a batch_transform moves them by the matrix of its BatchInfo's views",
@@ -523,8 +523,12 @@ def _geometries(
         SchemaError: a field is missing, or cannot hold images.
     """
     if dataset.fields is not None and images is None:
-        _refuse_decoding(dataset, ["image"] if image is not None else [])
-        return {}
+        schema = dataset.readers[0].schema
+        pictures = [name for name in dataset.fields if schema[name].name == "image"]
+        if image is None or len(pictures) != 1:
+            _refuse_decoding(dataset, [] if image is None else ["image"])
+            return {}
+        image, images = None, {pictures[0]: image}
     if (image is None) == (images is None):
         raise ValueError("give one of image= and images=, such as image=transforms.RandomResizedCrop(224)")
     geometries = {dataset.image_field: image} if images is None else dict(images)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.dataset.labels import listed_labels
 from fastrecord.dataset.values import as_tensors
 from fastrecord.errors import Code
 from fastrecord.loader.delivery import Ragged
@@ -23,8 +22,6 @@ from fastrecord.loader.delivery import Ragged
 # Values of this many bytes are read at once: more would be new memory for each batch, which the system
 # fills with zeros first.
 _BYTES = 4 << 20
-# Name of the labels in image mode, where an extra field may be the label as it is stored.
-LABELS = "<labels>"
 # Name -> tensor (B, ...), list of B values, or array and offsets.
 Columns: TypeAlias = dict[str, Any]
 
@@ -44,13 +41,9 @@ class UnstackedFields:
     def __init__(self, dataset: FastRecordDataset, made: Sequence[str], ragged: Mapping[str, Ragged]) -> None:
         self._dataset = dataset
         reader = dataset.readers[0]
-        if dataset.fields is None:
-            self._label = LABELS if dataset.has_labels else None
-            names = ((LABELS,) if dataset.has_labels else ()) + dataset.extra_fields
-        else:
-            self._label = dataset.selection.mapped_label
-            names = tuple(name for name in dataset.fields if name not in made)
-        self._names = names
+        selection = dataset.selection
+        self._label = selection.mapped_label
+        names = self._names = tuple(name for name in selection.fields if name not in (*made, selection.image_field))
         self._kinds = {name: reader.schema[name] for name in names if name != self._label}
         for name in ragged:
             if name not in self._kinds or None not in (self._kinds[name].shape or ()):
@@ -142,7 +135,8 @@ class UnstackedFields:
         labels, transform = self._dataset.labels(rows), self._dataset.target_transform
         if transform is None:
             return torch.from_numpy(labels)
-        return torch.utils.data.default_collate([transform(label) for label in listed_labels(labels)])
+        listed = labels.tolist() if labels.ndim == 1 else torch.from_numpy(labels)
+        return torch.utils.data.default_collate([transform(label) for label in listed])
 
     def _parts(self, name: str, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Any]]:
         """Return the arrays of each file, with their slots in the batch."""

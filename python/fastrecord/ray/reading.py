@@ -83,12 +83,12 @@ def read_frec(
     if isinstance(path, FastRecordDataset):
         if classes is not None or allow_incomplete:
             raise ValueError("classes and allow_incomplete belong to paths: a data set has its own")
-        selection = path.selection
+        data = path
     else:
-        selection = FastRecordDataset(path, decode=None, classes=classes, allow_incomplete=allow_incomplete).selection
-    schema = selection.shards.schema
-    names = check_selection(columns if columns is not None else selection.fields or tuple(schema))
-    selection = selection.with_fields(names)
+        data = FastRecordDataset(path, decode=None, classes=classes, allow_incomplete=allow_incomplete)
+    schema = data.selection.shards.schema
+    names = check_selection(columns if columns is not None else data.fields or tuple(schema))
+    selection = data.selection.with_fields(names)
     if isinstance(filter, str):
         selection = find_matching(selection, filter)
     elif filter is not None:
@@ -207,7 +207,7 @@ class _Columns:
         for name in names:
             try:
                 if name == label:
-                    found[name] = pa.array(selection.labels.of_file(shard, records, verify=True))
+                    found[name] = pa.array(selection.labels.of_file(shard, records))
                 elif name in decoded:
                     found[name] = ragged(decode_records(reader, records, name, verify=True), np.uint8, 3)
                 elif name in payloads:

@@ -230,8 +230,8 @@ class Looker:
     def native(self) -> None:
         """Read through FastRecordLoader, images and arrays, fully or partly, and keep a batch."""
         images = self.draw.random() < 0.5
-        fields = {"extra_fields": ("key",)} if images else {"fields": self.draw.sample(known.ARRAY_FIELDS, 5)}
-        seen, batches, data = self.dataset(**fields)
+        fields = ("image", "label", "key") if images else self.draw.sample(known.ARRAY_FIELDS, 5)
+        seen, batches, data = self.dataset(fields=fields)
         if data.snapshots[0]["file_id"] != seen.reader.file_id:
             return
         image = fr.transforms.CenterCrop(known.SIDE) if images else None
@@ -239,13 +239,10 @@ class Looker:
         stop = self.draw.choice((None, None, 1, 5))
         kept = list(zip(batches, itertools.islice(loader, stop), strict=False))
         for numbers, batch in kept:
-            if not images:
-                for name in data.fields or ():
-                    known.compare(seen.generation, numbers, name, batch[name], "FastRecordLoader")
-                continue
-            known.compare(seen.generation, numbers, "label", batch[1], "FastRecordLoader")
-            known.compare(seen.generation, numbers, "key", batch[2], "FastRecordLoader")
-            for number, image_found in zip(numbers, batch[0], strict=True):
+            pictures = batch.pop("image", None)
+            for name, values in batch.items():
+                known.compare(seen.generation, numbers, name, values, "FastRecordLoader")
+            for number, image_found in zip(numbers, pictures, strict=True) if images else ():
                 if not np.array_equal(image_found.permute(1, 2, 0), known.pixels(seen.generation, number)):
                     raise WrongDataError(f"generation {seen.generation}, record {number}: other pixels in a batch")
 
