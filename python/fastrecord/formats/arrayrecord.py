@@ -24,11 +24,12 @@ from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, ShardedSource, Source, SourceField
 from fastrecord.schema import FieldType
+from fastrecord.schema.infer import common_type
 
 # The first 64 bytes of each file of Riegeli, the format below, have these.
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9")

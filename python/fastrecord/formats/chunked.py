@@ -25,11 +25,12 @@ import numpy as np
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.interchange import Format, Found, Setting, Source, common_type, library
+from fastrecord.interchange import Format, Found, Setting, Source, library
 from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import several
 from fastrecord.schema import FieldType
+from fastrecord.schema.infer import common_type
 
 # Chunks are decompressed whole.
 _LARGEST_CHUNK = 256 << 20

@@ -33,11 +33,12 @@ from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.contents import flat_numbers, of_stored, stored_dtype
 from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Source, value_bytes
 from fastrecord.schema import FieldType, Schema, array
+from fastrecord.schema.infer import common_type
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHAPES = "__shapes__"

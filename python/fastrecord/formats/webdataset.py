@@ -44,10 +44,11 @@ from fastrecord.interchange.files.contents import (
 from fastrecord.interchange.files.output import Output
 from fastrecord.interchange.files.tar import BLOCK, TarReader, tar_header
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE, common_type, first_few, renamed, usual_type
+from fastrecord.interchange.infer import SAMPLE, first_few, renamed, usual_type
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Bad, Rows, ShardedSource, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema
+from fastrecord.schema.infer import common_type
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CARD_NAME = f"{CARD}/card.json"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fastrecord.interchange.format import Format as Format
     from fastrecord.interchange.format import Found as Found
     from fastrecord.interchange.format import Setting as Setting
-    from fastrecord.interchange.infer import common_type as common_type
     from fastrecord.interchange.infer import infer_fields as infer_fields
     from fastrecord.interchange.infer import most as most
     from fastrecord.interchange.infer import most_images as most_images
@@ -40,7 +39,6 @@ _NAMES = {
     "ShardedSource": "source",
     "Source": "source",
     "SourceField": "source",
-    "common_type": "infer",
     "gather": "source",
     "infer_fields": "infer",
     "library": "libraries",

@@ -6,22 +6,19 @@ not change the type of all.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fastrecord._core import FastRecordError, image_size
 from fastrecord.errors import Code
 from fastrecord.interchange.source import SourceField, T
-from fastrecord.schema import FieldType, array, list_
+from fastrecord.schema import FieldType
+from fastrecord.schema.infer import common_type, kind_of
 
 # Values of the first records that decide.
 SAMPLE = 64
-_IMAGE = FieldType("image")
 # Last parts of names that labels have.
 _LABELS = frozenset(("label", "labels", "class", "cls", "target", "targets", "y"))
 _LABEL_TYPES = frozenset(
@@ -89,42 +86,11 @@ def usual_type(values: Sequence[Any]) -> FieldType | None:
         return kind
     groups: dict[Any, list[Any]] = {}
     for value in values:
-        name = _kind(value)
+        name = kind_of(value)
         of_array = (str(value.dtype), value.ndim) if name == "array" else ()
         groups.setdefault(("number" if name in ("int", "float") else name, *of_array), []).append(value)
     largest = max(groups.values(), key=len)
     return common_type(largest) if 2 * len(largest) > len(values) else None
-
-
-def common_type(values: Sequence[Any]) -> FieldType | None:
-    """Return the type that fits all values, or None if they are of different kinds.
-
-    Numbers of numpy keep their dtype; int -> int64 (uint64 if needed), float and int -> float64,
-    bool, str -> string, bytes-like -> image if most are images, else bytes; arrays of one dtype and
-    number of dimensions -> array, with None for dimensions that differ; dict -> json; lists -> lists
-    of one type, else json.
-
-    Args:
-        values: At least one value.
-    """
-    dtypes = {value.dtype for value in values if isinstance(value, np.generic)}
-    if len(dtypes) == 1 and all(isinstance(value, np.generic) for value in values):
-        return FieldType(array(dtypes.pop(), ()).dtype or "")
-    kinds = {_kind(value) for value in values}
-    if kinds <= {"int", "float"}:
-        if "float" in kinds:
-            return FieldType("float64")
-        return FieldType("uint64" if max(values) > np.iinfo(np.int64).max else "int64")
-    if len(kinds) != 1:
-        return FieldType("json") if kinds <= {"list", "json", "none"} else None
-    kind = kinds.pop()
-    if kind == "bytes":
-        return _IMAGE if most_images(values) else FieldType("bytes")
-    if kind == "array":
-        return _array_type([value if _is_bfloat16(value) else np.asarray(value) for value in values])
-    if kind == "list":
-        return _list_type(values)
-    return {"bool": FieldType("bool"), "str": FieldType("string"), "json": FieldType("json")}.get(kind)
 
 
 def infer_fields(samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str], where: str) -> list[SourceField]:
@@ -149,50 +115,3 @@ def infer_fields(samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str
             )
         fields.append(SourceField(name, kind, origins.get(name, "")))
     return renamed(fields)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):
-        return "bool"
-    if isinstance(value, (int, np.integer)):
-        return "int"
-    if isinstance(value, (float, np.floating)):
-        return "float"
-    if isinstance(value, str):
-        return "str"
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return "bytes"
-    if isinstance(value, np.ndarray) or hasattr(value, "__torch_function__"):
-        return "array"
-    if isinstance(value, (list, tuple)):
-        return "list"
-    if value is None:
-        return "none"
-    return "json" if isinstance(value, dict) else type(value).__name__
-
-
-def _is_bfloat16(value: Any) -> bool:
-    return str(value.dtype) == "torch.bfloat16"  # which numpy lacks
-
-
-def _array_type(values: Sequence[Any]) -> FieldType | None:
-    if len({(value.dtype, value.ndim) for value in values}) != 1:
-        return None
-    dtype = "bfloat16" if _is_bfloat16(values[0]) else values[0].dtype
-    if values[0].ndim == 0:
-        return FieldType(array(dtype, ()).dtype or "")
-    shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*(v.shape for v in values), strict=True))
-    return array(dtype, shape)
-
-
-def _list_type(values: Sequence[Sequence[Any]]) -> FieldType | None:
-    items = [item for value in values for item in value]
-    if items:
-        item = common_type(items)
-        if item is not None and item.name not in ("json", "list"):
-            return list_(item)
-    try:
-        json.dumps(values, allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    return FieldType("json")

@@ -259,8 +259,6 @@ class Schema(Mapping[str, FieldType]):
             does not support.
     """
 
-    __slots__ = ("_fields",)
-
     def __init__(self, fields: Mapping[str, Any] = MappingProxyType({}), /, **more: Any) -> None:
         self._fields: dict[str, FieldType] = {}
         for name, kind in (*fields.items(), *more.items()):
@@ -291,12 +289,6 @@ class Schema(Mapping[str, FieldType]):
 
     def __repr__(self) -> str:
         return f"Schema({self._fields!r})"
-
-    def __getstate__(self) -> dict[str, FieldType]:
-        return self._fields
-
-    def __setstate__(self, state: dict[str, FieldType]) -> None:
-        self._fields = state
 
     def _to_json(self) -> str:
         return jsonlib.dumps([{"name": name} | kind._to_row() for name, kind in self._fields.items()])

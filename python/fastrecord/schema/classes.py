@@ -24,14 +24,10 @@ def class_names(reader: Reader) -> list[str] | None:
         SchemaError: `metadata["classes"]` is not a list of distinct names.
     """
     names = reader.metadata.get("classes")
-    if names is None:
-        return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' is not a list of class names: {names!r:.80}")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' holds {twice!r} more than once")
-    return names
+    try:
+        return None if names is None else check_names(names)
+    except (TypeError, ValueError) as error:
+        raise Code.BAD_CLASSES.error(f"{reader.path}: metadata 'classes' is not a list of names: {error}") from None
 
 
 def check_names(classes: Sequence[str]) -> list[str]:
@@ -88,29 +84,22 @@ def merge_classes(
     tables: dict[int, list[int]] = {}
     for at, names in enumerate(lists):
         if id(names) not in tables:
-            if classes is not None:
-                _require_known(names or [], numbers, readers[at].path)
+            unknown = [] if classes is None else [name for name in names or () if name not in numbers]
+            if unknown:
+                more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+                raise Code.UNKNOWN_CLASS.error(
+                    f"{readers[at].path}: its classes {', '.join(map(repr, unknown[:3]))}{more} are not among the "
+                    f"{len(numbers)} that classes= names"
+                )
             tables[id(names)] = [numbers.setdefault(name, len(numbers)) for name in names or ()]
     # A file that lacks some classes also gets a table: it refuses numbers without a name.
     same = list(range(len(numbers)))
-    made = {key: None if table == same else _as_table(table) for key, table in tables.items()}
-    return list(numbers), [made[id(names)] for names in lists]
-
-
-def _as_table(numbers: Sequence[int]) -> Table:
+    if all(table == same for table in tables.values()):
+        return list(numbers), [None] * len(lists)
     import numpy as np
 
-    return np.array(numbers, np.int64)
-
-
-def _require_known(names: Sequence[str], numbers: Mapping[str, int], path: str) -> None:
-    unknown = [name for name in names if name not in numbers]
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise Code.UNKNOWN_CLASS.error(
-            f"{path}: its classes {', '.join(map(repr, unknown[:3]))}{more} are not among the {len(numbers)} that "
-            "classes= names"
-        )
+    made = {key: None if table == same else np.array(table, np.int64) for key, table in tables.items()}
+    return list(numbers), [made[id(names)] for names in lists]
 
 
 def map_labels(labels: Table, table: Table | None, path: str) -> Table:

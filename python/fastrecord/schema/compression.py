@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fastrecord.checks import choice, integer
+
 _CODECS = ("lz4", "zstd", "auto")
-_LEVELS = range(1, 23)
 _DEFAULT_LEVEL = 3
 # zstd's default.
 _DEFAULT_DICTIONARY = 110 << 10
@@ -34,7 +35,7 @@ class Compression:
     Raises:
         ValueError: an unknown codec, a level or size out of range, or an option that the codec does
             not have.
-        TypeError: a codec that is not a str, or a level that is not an int.
+        TypeError: a level that is not an int, or a dictionary that is neither a bool nor an int.
     """
 
     codec: str
@@ -42,20 +43,13 @@ class Compression:
     dictionary: bool | int = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.codec, str):
-            raise TypeError(f"codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
-        if self.codec not in _CODECS:
-            raise ValueError(f"codec is one of {', '.join(_CODECS)}, not {self.codec!r}")
+        choice("codec", self.codec, _CODECS)
         if self.codec != "zstd":
             if self.level is not None or self.dictionary is not False:
                 raise ValueError(f"level and dictionary belong to zstd: {self.codec} has none")
             return
-        if self.level is None:
-            object.__setattr__(self, "level", _DEFAULT_LEVEL)
-        if isinstance(self.level, bool) or not isinstance(self.level, int):
-            raise TypeError(f"level is an int, not {self.level!r}")
-        if self.level not in _LEVELS:
-            raise ValueError(f"level is from 1 to 22, not {self.level}")
+        level = _DEFAULT_LEVEL if self.level is None else integer("level", self.level, 1, 23)
+        object.__setattr__(self, "level", level)
         if not isinstance(self.dictionary, int):
             raise TypeError(f"dictionary is True, False or a number of bytes, not {self.dictionary!r}")
         if not isinstance(self.dictionary, bool) and self.dictionary not in _DICTIONARIES:

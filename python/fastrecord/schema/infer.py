@@ -1,9 +1,9 @@
-"""`infer_schema`: a schema for an existing record."""
+"""`common_type`: the type that fits some values; and `infer_schema`, for an existing record."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,20 @@ from fastrecord._core import image_size
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType, Schema, array, list_
 
-_PLAIN = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+# What a value is, and its classes.
+_CLASSES: dict[str, tuple[type, ...]] = {
+    "bool": (bool, np.bool_),
+    "int": (int, np.integer),
+    "float": (float, np.floating),
+    "complex": (complex, np.complexfloating),
+    "str": (str,),
+    "bytes": (bytes, bytearray, memoryview),
+    "array": (np.ndarray,),
+    "list": (list, tuple),
+    "json": (dict,),
+}
+# What values are -> the type of a field of them.
+_KINDS = {"bool": "bool", "complex": "complex128", "str": "string", "json": "json"}
 
 
 def infer_schema(sample: Mapping[str, Any]) -> Schema:
@@ -27,50 +40,77 @@ def infer_schema(sample: Mapping[str, Any]) -> Schema:
     fields = {}
     for name, value in sample.items():
         try:
-            fields[name] = _infer(value)
+            if isinstance(value, (list, tuple)) and not value:
+                raise TypeError("an empty list does not show the type of its items")
+            kind = common_type([value])
+            if kind is None:
+                raise TypeError(f"no type is known for a value of {type(value).__name__}")
+            if kind.name == "json":
+                json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as err:
             raise Code.SCHEMA.error(f"field {name!r}: {err}: give a schema") from err
+        fields[name] = kind
     return Schema(fields)
 
 
-def _infer(value: Any) -> FieldType:
-    plain = _infer_plain(value)
-    if plain is not None:
-        return plain
-    if isinstance(value, dict):
-        json.dumps(value, allow_nan=False)
-        return FieldType("json")
-    if isinstance(value, list | tuple):
-        return _infer_list(value)
-    raise TypeError(f"no type is known for a value of {type(value).__name__}")
+def common_type(values: Sequence[Any]) -> FieldType | None:
+    """Return the type that fits all values, or None if they are of different kinds.
+
+    Numbers of numpy keep their dtype; int -> int64 (uint64 if needed), float and int -> float64,
+    bool, complex -> complex128, str -> string, bytes-like -> image if most are images, else bytes;
+    arrays of one dtype and number of dimensions -> array, with None for dimensions that differ;
+    dict -> json; lists -> lists of one type, else json.
+
+    Args:
+        values: At least one value.
+    """
+    dtypes = {value.dtype for value in values if isinstance(value, np.generic)}
+    if len(dtypes) == 1 and all(isinstance(value, np.generic) for value in values):
+        return FieldType(array(dtypes.pop(), ()).dtype or "")
+    kinds = {kind_of(value) for value in values}
+    if kinds <= {"int", "float"}:
+        if "float" in kinds:
+            return FieldType("float64")
+        return FieldType("uint64" if max(values) > np.iinfo(np.int64).max else "int64")
+    if len(kinds) != 1:
+        return FieldType("json") if kinds <= {"list", "json", "none"} else None
+    kind = kinds.pop()
+    if kind == "bytes":
+        images = sum(image_size(value) is not None for value in values)
+        return FieldType("image" if 2 * images > len(values) else "bytes")
+    if kind == "array":
+        return _array_type(values)
+    if kind == "list":
+        return _list_type(values)
+    return FieldType(_KINDS[kind]) if kind in _KINDS else None
 
 
-def _infer_plain(value: Any) -> FieldType | None:
-    if type(value) in _PLAIN:
-        return FieldType(_PLAIN[type(value)])
-    if isinstance(value, str):
-        return FieldType("string")
-    if isinstance(value, bytes | bytearray | memoryview):
-        return FieldType("bytes" if image_size(value) is None else "image")
-    if isinstance(value, np.generic):
-        return FieldType(array(value.dtype, ()).dtype or "")
-    if isinstance(value, np.ndarray) or hasattr(value, "__torch_function__"):
-        return array(value.dtype, tuple(value.shape))
-    return None
+def kind_of(value: Any) -> str:
+    """Return what a value is, as for `common_type`: "int", "bytes", "array" ... or the name of its class."""
+    if value is None:
+        return "none"
+    for name, kinds in _CLASSES.items():
+        if isinstance(value, kinds):
+            return name
+    return "array" if hasattr(value, "__torch_function__") else type(value).__name__
 
 
-def _infer_list(values: list[Any] | tuple[Any, ...]) -> FieldType:
-    if not values:
-        raise TypeError("an empty list does not show the type of its items")
-    items = [_infer_plain(value) for value in values]
-    kinds = {item for item in items if item is not None}
-    if None not in items and len(kinds) == 1:
-        return list_(kinds.pop())
-    arrays = [item for item in items if item is not None and item.name == "array"]
-    if len(arrays) == len(items) and len({item.dtype for item in arrays}) == 1:
-        shapes = [item.shape or () for item in arrays]
-        if len({len(shape) for shape in shapes}) == 1:
-            shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*shapes, strict=True))
-            return list_(array(arrays[0].dtype, shape))
-    json.dumps(values, allow_nan=False)
+def _array_type(values: Sequence[Any]) -> FieldType | None:
+    if len({(str(value.dtype).removeprefix("torch."), len(value.shape)) for value in values}) != 1:
+        return None
+    shape = tuple(dims[0] if len(set(dims)) == 1 else None for dims in zip(*(v.shape for v in values), strict=True))
+    kind = array(values[0].dtype, shape)
+    return kind if shape else FieldType(kind.dtype or "")
+
+
+def _list_type(values: Sequence[Sequence[Any]]) -> FieldType | None:
+    items = [item for value in values for item in value]
+    if items:
+        item = common_type(items)
+        if item is not None and item.name not in ("json", "list"):
+            return list_(item)
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError):
+        return None
     return FieldType("json")

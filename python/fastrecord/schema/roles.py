@@ -17,30 +17,24 @@ _CLASS_TYPES = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16",
 _LABEL_TYPES = (*_CLASS_TYPES, "float64", "float32", "float16", "bfloat16", "string")
 
 
-def find_image(reader: Reader) -> str:
-    """Return the image field: "image", else the only image field, else the only bytes field.
+def find_image(reader: Reader) -> str | None:
+    """Return the image field: "image", else the only image field, else the only bytes field, else None.
 
     Raises:
-        SchemaError: no field or several fields qualify.
+        SchemaError: several fields qualify.
     """
-    schema = reader.schema
     for kind in ("image", "bytes"):
-        names = [name for name, field in schema.items() if field.name == kind]
+        names = [name for name, field in reader.schema.items() if field.name == kind]
         if "image" in names:
             return "image"
-        if len(names) == 1:
-            return names[0]
-        if names:
+        if len(names) > 1:
             raise Code.SEVERAL_FIELDS.error(
                 f"{reader.path}: several fields may hold the images, {', '.join(names)}: choose with image_field=, "
                 "or read them as they are with fields="
             )
-    raise Code.FIELD_TYPE.error(f"{reader.path}: no field holds images or bytes: it has {', '.join(schema)}")
-
-
-def holds_images(reader: Reader) -> bool:
-    """Return whether any field can hold images."""
-    return any(field.name in ("image", "bytes") for field in reader.schema.values())
+        if names:
+            return names[0]
+    return None
 
 
 def find_label(reader: Reader) -> str | None:

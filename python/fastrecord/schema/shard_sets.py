@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Self
 
 from fastrecord._core import Reader
@@ -126,12 +127,8 @@ def _check_set(shards: Sequence[tuple[Shard, str]], paths: set[str], option: str
     lacking = first.count - len(by_number)
     if lacking == 0:
         return
-    missing = []
-    for number in range(first.count):
-        if number not in by_number:
-            missing.append(_sibling(where, number, first.count))
-            if len(missing) == _NAMED:
-                break
+    absent = (number for number in range(first.count) if number not in by_number)
+    missing = [_sibling(where, number, first.count) for number in islice(absent, _NAMED)]
     more = f" and {lacking - len(missing):,} more" if lacking > len(missing) else ""
     names = ", ".join(missing) + more
     if any(os.path.realpath(path) in paths for path in missing):
