@@ -61,7 +61,7 @@ def test_the_shards_are_the_ones_of_fastrecord_pack(tree: Path, tmp_path: Path, 
     assert (there.recoded, there.packed) == (alone.recoded, 30)
     assert (len(steps), steps[-1]) == (4, 30)
     dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
-    assert [dataset[i][2] for i in range(30)] == sorted(str(p.relative_to(tree)) for p in tree.rglob("*.jpg"))
+    assert [dataset[i]["key"] for i in range(30)] == sorted(str(p.relative_to(tree)) for p in tree.rglob("*.jpg"))
     assert fr.files.check_manifest(tmp_path / "set") == []
 
 
@@ -96,7 +96,9 @@ def test_appended_classes_keep_their_names(tree: Path, tmp_path: Path) -> None:
     assert summary.classes == ["bat", "cat", "dog"]
     dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
     assert len(dataset) == 60
-    assert all(dataset.classes[label] == key.split("/")[0] for _, label, key in map(dataset.__getitem__, range(60)))
+    assert all(
+        dataset.classes[label] == key.split("/")[0] for _, label, key in (dataset[i].values() for i in range(60))
+    )
 
 
 def test_killed_workers_are_replaced(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,16 @@ def test_records_of_all_tasks_are_one_data_set(tmp_path: Path) -> None:
     images = [encode(number) for number in range(40)]
     rows = [{"bytes": image, "label": number % 3, "name": f"n{number}"} for number, image in enumerate(images)]
     source = ray.data.from_items(rows, override_num_blocks=4)
-    summary = write_frec(source, tmp_path / "set", mapping={"image": "bytes", "label": "label", "key": "name"})
+    summary = write_frec(
+        source, tmp_path / "set", fields=fr.Fields(mapping={"image": "bytes", "label": "label", "key": "name"})
+    )
     assert (summary.records, summary.generation, len(summary.added)) == (40, 2, summary.shards)
     assert summary.shards > 1
     dataset = fr.FastRecordDataset(tmp_path / "set", decode=None, fields=["image", "label", "key"])
-    found = sorted(map(dataset.__getitem__, range(40)), key=lambda sample: int(sample[2][1:]))
-    assert found == [(image, number % 3, f"n{number}") for number, image in enumerate(images)]
+    found = sorted(map(dataset.__getitem__, range(40)), key=lambda sample: int(sample["key"][1:]))
+    assert [tuple(sample.values()) for sample in found] == [
+        (image, number % 3, f"n{number}") for number, image in enumerate(images)
+    ]
     assert only_the_data_set(tmp_path / "set")
 
 
@@ -68,7 +72,7 @@ def test_tensors_are_arrays_and_names_are_classes(tmp_path: Path) -> None:
         }
 
     source = ray.data.range(10, override_num_blocks=2).map_batches(batch)
-    write_frec(source, tmp_path / "set", classes=["cat", "dog"], compression="zstd")
+    write_frec(source, tmp_path / "set", classes=["cat", "dog"], fields=fr.Fields(compression="zstd"))
     dataset = fr.FastRecordDataset(tmp_path / "set", fields=["fixed", "flags", "ragged", "label"])
     assert dataset.classes == ["cat", "dog"]
     with fr.Reader(dataset.paths[0]) as reader:
@@ -167,7 +171,7 @@ def test_records_per_shard_is_a_limit_and_bad_records_are_listed(tmp_path: Path)
     rows = [{"image": encode(number) if number % 5 else b"no image" * 10, "id": number} for number in range(1, 31)]
     summary = write_frec(
         ray.data.from_items(rows, override_num_blocks=1), tmp_path / "set", records_per_shard=8, bad_files="skip",
-        types={"image": "image"},
+        fields=fr.Fields(types={"image": "image"}),
     )  # fmt: skip
     assert records(tmp_path / "set", "id") == [(number,) for number in range(1, 31) if number % 5]
     skipped = []
@@ -177,7 +181,7 @@ def test_records_per_shard_is_a_limit_and_bad_records_are_listed(tmp_path: Path)
             skipped += reader.metadata["skipped"]
     assert len(skipped) == 6
     with pytest.raises(Exception, match="bad_files"):
-        write_frec(ray.data.from_items(rows), tmp_path / "other", types={"image": "image"})
+        write_frec(ray.data.from_items(rows), tmp_path / "other", fields=fr.Fields(types={"image": "image"}))
 
 
 def test_a_task_does_not_import_torch() -> None:

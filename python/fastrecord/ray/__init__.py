@@ -8,8 +8,9 @@ from fastrecord.interchange.libraries import library
 
 library("ray.data", "ray", "fastrecord.ray")  # names the pip line if it is missing
 
-from fastrecord.ray.packing import Workers, pack  # noqa: E402 - after the check
+from fastrecord.ray.packing import pack  # noqa: E402 - after the check
 from fastrecord.ray.reading import read_frec  # noqa: E402
+from fastrecord.ray.workers import Workers  # noqa: E402
 from fastrecord.ray.writing import write_frec  # noqa: E402
 
 __all__ = ["Workers", "pack", "read_frec", "write_frec"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import ray
 from ray.exceptions import RayTaskError
 
-from fastrecord.checks import choice, integer
+from fastrecord.checks import choice
 from fastrecord.errors import Code
 from fastrecord.files.manifest import FoundShard
 from fastrecord.files.shard_names import Part
@@ -24,25 +24,13 @@ from fastrecord.packing.pack import known_classes, opened
 from fastrecord.packing.packer import Packer
 from fastrecord.packing.summary import PackProgress, PackSummary
 from fastrecord.packing.target import create
+from fastrecord.ray.workers import Workers
 from fastrecord.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
 from fastrecord.store import is_url
 
 # Files in a shard by default: about 500 MB of images as in ImageNet.
 _FILES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The tasks of a cluster that pack.
-
-    Attributes:
-        count: How many run at a time; by default as many as the cluster's CPUs allow.
-        cpus: CPUs that Ray sets aside for each. A task reads and recodes on several threads.
-    """
-
-    count: int | None = None
-    cpus: float = 1
 
 
 def pack(
@@ -85,8 +73,6 @@ def pack(
     """
     started = time.perf_counter()
     choice("bad_files", bad_files, get_args(BadFiles))
-    if workers.count is not None:
-        integer("count", workers.count, 1)
     if output.mode == "resume" or output.shard_size is not None or output.staging is not None:
         raise ValueError("a cluster packs into shards by number, and begins again: give mode and shards alone")
     mode: WriteMode = "error" if output.mode == "create" else output.mode

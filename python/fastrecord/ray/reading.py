@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
 from fastrecord.interchange.destination import Views
 from fastrecord.interchange.files.to_arrow import CannotHoldError, arrow_array
+from fastrecord.look.values import widened
 from fastrecord.ray.tensors import ragged, stacked
+from fastrecord.ray.workers import Workers
 from fastrecord.schema import FieldType
 
 if TYPE_CHECKING:
@@ -42,16 +44,13 @@ def read_frec(
     columns: Sequence[str] | None = None,
     filter: str | tuple[str, str, Any] | tuple[str, Callable[[NDArray[Any]], Any]] | None = None,  # noqa: A002
     decode: bool = False,
-    classes: Sequence[str] | None = None,
-    allow_incomplete: bool = False,
-    concurrency: int | None = None,
+    workers: Workers = Workers(),
     override_num_blocks: int | None = None,
-    ray_remote_args: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read records as a Ray data set.
 
     Each task reads a run of records, in order. Rows and sizes are known before the first one
-    starts: the manifest and the indexes of the files have them. Checksums are verified.
+    starts: the manifest and the indexes of the files have them.
 
     Columns are Arrow's: numbers and strings; images and bytes as `binary`, encoded as they are
     stored; JSON as text; arrays as Ray's tensors, which `iter_batches` shows as numpy arrays.
@@ -59,18 +58,16 @@ def read_frec(
 
     Args:
         path: As for `FastRecordDataset`, on a file system that all machines of the cluster share, or
-            a URL; or a `FastRecordDataset`: a view of it is read in its order.
+            a URL; or a `FastRecordDataset`, which has further options: a view of it is read in its
+            order.
         columns: Names of the fields, in the order wanted; by default all (of a data set in fields
             mode: its fields).
         filter: Only records that meet a condition: a text as of `--where`, such as "label in ('cat',
             'owl') and image.width > 500"; or the arguments of `FastRecordDataset.filter` as a tuple.
             This process evaluates it, from the indexes.
         decode: Decode images to tensors of uint8 (H, W, 3), RGB.
-        classes: As for `FastRecordDataset`.
-        allow_incomplete: Likewise.
-        concurrency: As for Ray's own `read_parquet`, as are the following.
-        override_num_blocks: Likewise.
-        ray_remote_args: Likewise.
+        workers: How many tasks there are.
+        override_num_blocks: As for Ray's own `read_parquet`.
 
     Raises:
         FileNotFoundError, FastRecordError, SchemaError: as `FastRecordDataset`; a column has a type
@@ -80,12 +77,7 @@ def read_frec(
     flag("decode", decode)
     from fastrecord.dataset.dataset import FastRecordDataset  # imports torch, which no task needs
 
-    if isinstance(path, FastRecordDataset):
-        if classes is not None or allow_incomplete:
-            raise ValueError("classes and allow_incomplete belong to paths: a data set has its own")
-        data = path
-    else:
-        data = FastRecordDataset(path, decode=None, classes=classes, allow_incomplete=allow_incomplete)
+    data = path if isinstance(path, FastRecordDataset) else FastRecordDataset(path, decode=None)
     schema = data.selection.shards.schema
     names = check_selection(columns if columns is not None else data.fields or tuple(schema))
     selection = data.selection.with_fields(names)
@@ -99,9 +91,8 @@ def read_frec(
         _refuse(name, schema[name])
     found: Dataset = ray.data.read_datasource(
         _FrecDatasource(_Columns(ray.put(selection), decode=decode), selection),
-        concurrency=concurrency,
         override_num_blocks=override_num_blocks,
-        ray_remote_args=None if ray_remote_args is None else dict(ray_remote_args),
+        **workers.arguments(),
     )
     return found
 
@@ -197,19 +188,19 @@ class _Columns:
 
     def _part(self, selection: Selection, shard: int, records: NDArray[np.int64]) -> Any:
         reader, schema = selection.readers[shard], selection.shards.schema
-        names = selection.fields or ()
+        names = selection.fields
         label = selection.mapped_label
         decoded = [name for name in names if self.decode and schema[name].name == "image"]
         payloads = [name for name in names if schema[name].name in ("image", "bytes") and name not in decoded]
         others = [name for name in names if name not in (*payloads, *decoded, label)]
-        batch = reader.read_batch(records, others, verify=True, copy=True)
+        batch = reader.read_batch(records, others, copy=True)
         found: dict[str, Any] = {}
         for name in names:
             try:
                 if name == label:
                     found[name] = pa.array(selection.labels.of_file(shard, records))
                 elif name in decoded:
-                    found[name] = ragged(decode_records(reader, records, name, verify=True), np.uint8, 3)
+                    found[name] = ragged(decode_records(reader, records, name), np.uint8, 3)
                 elif name in payloads:
                     found[name] = arrow_array(_payloads(reader, records, name), schema[name])
                 else:
@@ -236,23 +227,20 @@ def _runs(selection: Selection, rows: NDArray[np.int64]) -> Iterator[tuple[int, 
 
 def _payloads(reader: Reader, records: NDArray[np.int64], name: str) -> Views:
     memory = np.empty(int(reader.lengths(name, records).sum()), np.uint8)
-    ends = reader.read_batch_into(records, name, memory, verify=True)
+    ends = reader.read_batch_into(records, name, memory)
     return Views(memory.data.toreadonly(), ends)
 
 
 def _column(values: Any, kind: FieldType) -> Any:
     dtype, shape = kind.dtype or "", kind.shape or ()
     if dtype == "bfloat16":
-        values, dtype = _float32(values) if None not in shape else list(map(_float32, values)), "float32"
+        dtype = "float32"
+        values = [widened(each, kind) for each in values] if None in shape else widened(values, kind)
     if None in shape:
         return ragged(values, dtype, len(shape))
     if shape:
         return stacked(values)
     return pa.array(values) if kind.shape == () else arrow_array(values, kind)
-
-
-def _float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _sizes(selection: Selection, rows: NDArray[np.int64], *, decode: bool) -> NDArray[np.int64]:
@@ -261,7 +249,7 @@ def _sizes(selection: Selection, rows: NDArray[np.int64], *, decode: bool) -> ND
     schema = selection.shards.schema
     for shard, slots, records in selection.shards.split(rows):
         reader = selection.readers[shard]
-        for name in selection.fields or ():
+        for name in selection.fields:
             kind = schema[name]
             if kind.name == "image" and decode:
                 pixels = reader.column(f"{name}.width", copy=True)[records].astype(np.int64)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
@@ -20,12 +20,13 @@ from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource, features_
 from fastrecord.interchange.source import ROWS
 from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.packing.job import Job
-from fastrecord.packing.options import BadFiles
+from fastrecord.packing.options import BadFiles, Fields
+from fastrecord.packing.pack import known_classes
 from fastrecord.packing.packer import Packer
 from fastrecord.packing.target import NEVER, create
 from fastrecord.ray.tensors import without_tensors
+from fastrecord.ray.workers import Workers
 from fastrecord.recode import Recode
-from fastrecord.schema import FieldType
 from fastrecord.schema.classes import check_names
 
 if TYPE_CHECKING:
@@ -39,14 +40,11 @@ def write_frec(
     path: str | os.PathLike[str],
     *,
     mode: WriteMode = "error",
-    mapping: Mapping[str, str] | None = None,
-    types: Mapping[str, FieldType | str] | None = None,
+    fields: Fields = Fields(),
     classes: Sequence[str] | None = None,
-    compression: str | None = None,
     records_per_shard: int | None = None,
     bad_files: BadFiles = "stop",
-    concurrency: int | None = None,
-    ray_remote_args: Mapping[str, Any] | None = None,
+    workers: Workers = Workers(),
 ) -> ManifestSummary:
     """Write the records of a Ray data set to a folder, as one data set of several shards.
 
@@ -65,18 +63,13 @@ def write_frec(
         path: The folder, on a file system that all machines of the cluster share.
         mode: "error": refuse a folder that holds a data set. "append": add records to it; they
             need the same fields. "overwrite": replace it.
-        mapping: Name in the files -> column, such as {"image": "bytes", "label": "class"}. Other
-            columns are left out. By default all are stored.
-        types: Name in the files -> type, as a `FieldType` or a text such as "int32", for fields that
-            get another type than by default.
+        fields: Which columns are stored, and as what, as for `fastrecord.pack`; by default all.
         classes: Class names, position = label. A field "label" of names is numbered by them.
-        compression: Compress arrays, bytes, json and lists: "lz4", "zstd" or "auto".
         records_per_shard: Largest number of records in a shard. By default a shard holds what Ray
             gives to a task, about 128 MiB.
         bad_files: "stop": a record that does not fit ends the write. "skip": it is left out, and
             listed under "skipped" in the metadata of its shard.
-        concurrency: Number of tasks at a time, as for Ray's own `write_parquet`.
-        ray_remote_args: Arguments of Ray for the tasks, such as {"num_cpus": 2}.
+        workers: How many tasks there are.
 
     Returns:
         The manifest's new state.
@@ -90,14 +83,13 @@ def write_frec(
     """
     if records_per_shard is not None:
         integer("records_per_shard", records_per_shard, 1)
-    choice("bad_files", bad_files, ("stop", "skip"))
-    given = {name: FieldType.of(kind) for name, kind in (types or {}).items()}
+    choice("bad_files", bad_files, get_args(BadFiles))
+    if classes is None:
+        classes = known_classes(fields).names
     names = None if classes is None else check_names(classes)
     with ShardWrite(path, mode) as write:
-        options = _Options(write.staging, mapping, given, names, compression, records_per_shard, bad_files)
-        sink = _FrecDatasink(options)
-        remote = None if ray_remote_args is None else dict(ray_remote_args)
-        ray_dataset.write_datasink(sink, ray_remote_args=remote, concurrency=concurrency)
+        sink = _FrecDatasink(_Options(write.staging, fields, names, records_per_shard, bad_files))
+        ray_dataset.write_datasink(sink, **workers.arguments())
         parts = sorted(sink.written, key=lambda part: part.task)
         return write.commit([shard for part in parts for shard in part.shards])
 
@@ -107,10 +99,8 @@ class _Options:
     """What tasks need to know; see `write_frec`."""
 
     staging: str
-    mapping: Mapping[str, str] | None
-    types: Mapping[str, FieldType]
+    fields: Fields
     classes: list[str] | None
-    compression: str | None
     records_per_shard: int | None
     bad_files: BadFiles
 
@@ -187,7 +177,8 @@ class _Block(ArrowFile):
 
 def _fields(source: ArrowSource, options: _Options) -> tuple[list[PlannedField], list[str] | None]:
     """Return the fields to store, of the types that all tasks have agreed on, and the classes."""
-    planned = plan_fields(source, _WHERE, options.mapping, options.types)
+    wanted = options.fields
+    planned = plan_fields(source, _WHERE, wanted.names, wanted.parsed, fill=wanted.fill)
     known = source.class_names()
     classes = options.classes if known is None or options.classes is not None else list(known)
     label = next((field for field in planned if field.name == LABEL), None)
@@ -200,9 +191,9 @@ def _fields(source: ArrowSource, options: _Options) -> tuple[list[PlannedField],
         mine, others = ", ".join(field.name for field in planned), ", ".join(agreed)
         raise Code.FIELDS_DIFFER.error(
             f"{_WHERE}: a block has the fields {mine}, and the data set has {others}: give all blocks the "
-            "same columns, or choose some by mapping="
+            "same columns, or choose some by fields="
         )
     types = {name: kind for name, kind in agreed.items() if not (numbered and name == LABEL)}
-    planned = plan_fields(source, _WHERE, options.mapping, types, options.compression)
+    planned = plan_fields(source, _WHERE, wanted.names, types, wanted.compression, wanted.fill)
     found = {field.name: field for field in (number_labels(planned, table) if numbered else planned)}
     return [found[name] for name in agreed], None if label is None else classes
