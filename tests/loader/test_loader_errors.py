@@ -91,28 +91,28 @@ def test_a_skipped_record_is_missing_from_its_batch_alone(bad: tuple[Path, type[
     path, _, message = bad
     loader = load(path, on_error="skip")
     batches = list(loader)
-    assert [len(images) for images, *_ in batches] == [4, 3, 2]
-    keys = [key.split("/")[1] for batch in batches for key in batch[2]]
+    assert [len(batch["image"]) for batch in batches] == [4, 3, 2]
+    keys = [key.split("/")[1] for batch in batches for key in batch["key"]]
     assert keys == [str(number) for number in range(COUNT) if number != BAD]
-    labels = torch.cat([batch[1] for batch in batches])
+    labels = torch.cat([batch["label"] for batch in batches])
     assert labels.tolist() == [number % 3 for number in range(COUNT) if number != BAD]
     sound = epoch(make(write_photos(path.parent / "again.frec", COUNT), 4))
     others = [number for number in range(COUNT) if number != BAD]
-    assert torch.equal(torch.cat([batch[0] for batch in batches]), sound[others])
+    assert torch.equal(torch.cat([batch["image"] for batch in batches]), sound[others])
     (skipped,) = loader.skipped
     assert (skipped.path, skipped.record, skipped.key in ("train/5", "sound/5")) == (str(path), BAD, True)
     assert re.search(message, skipped.reason)
     assert (loader.stats().images, loader.stats().skipped) == (9, 1)
     list(loader)
     assert (len(loader.skipped), loader.stats().skipped) == (2, 2)
-    assert all(images.is_contiguous(memory_format=torch.channels_last) for images, *_ in batches)
+    assert all(batch["image"].is_contiguous(memory_format=torch.channels_last) for batch in batches)
 
 
 def test_a_callable_is_told_of_each_record_and_may_raise(bad: tuple[Path, type[Exception], str]) -> None:
     path, error, message = bad
     told: list[tuple[Exception, SkippedRecord]] = []
     loader = load(path, on_error=lambda *both: told.append(both))
-    assert sum(len(images) for images, *_ in loader) == COUNT - 1
+    assert sum(len(batch["image"]) for batch in loader) == COUNT - 1
     ((raised, record),) = told
     assert isinstance(raised, error)
     assert record.record == BAD

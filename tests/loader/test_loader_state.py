@@ -88,7 +88,7 @@ def test_a_broken_epoch_begins_again_and_a_whole_one_is_followed_by_the_next(
     loader = maker(data)
     for _ in range(2):
         for batch in itertools.islice(loader, 3):
-            assert len(batch[2]) == 4
+            assert len(batch["key"]) == 4
     assert same(list(loader), first)
     assert same(list(loader), second)
 
@@ -234,7 +234,7 @@ def test_a_malformed_state_is_refused_and_changes_nothing(
 
 
 def test_states_of_other_samplers_and_other_data_are_refused(data: fr.FastRecordDataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the state has version 1, but FastRecordBatchSampler reads 4"):
+    with pytest.raises(ValueError, match="the state has version 1, but FastRecordBatchSampler reads 5"):
         own(data).load_state_dict(foreign(data).state_dict())
     with pytest.raises(ValueError, match="another kind of batch sampler"):
         foreign(data).load_state_dict(own(data).state_dict())
@@ -280,7 +280,7 @@ def test_loaders_of_one_seed_draw_the_same_crops_and_a_seed_of_its_own_draws_oth
     one, again, other = (list(with_seed(data, seed)) for seed in (1, 1, 2))
     assert same(one, again)
     assert numbers(default) == numbers(one) == numbers(other)
-    assert not any(torch.equal(a[0], b[0]) for a, b in zip(one + one, default + other, strict=True))
+    assert not any(torch.equal(a["image"], b["image"]) for a, b in zip(one + one, default + other, strict=True))
     # The loader's own batch sampler has the same seed.
     made = fr.FastRecordLoader(data, 4, seed=5, image=RandomResizedCrop(24), flip=True)
     assert same(list(made), default)
@@ -308,7 +308,7 @@ def test_a_seed_of_its_own_is_in_the_state_and_ranks_share_it(data: fr.FastRecor
     other = with_seed(data, 1)
     other.load_state_dict(plain.state_dict())
     assert same(list(other), list(own(data))[1:])
-    crops = {key: image for batch in epochs[0] for image, key in zip(batch[0], batch[2], strict=True)}
+    crops = {key: image for batch in epochs[0] for image, key in zip(batch["image"], batch["key"], strict=True)}
     for rank in (0, 1):
         loader = make(
             data,
@@ -316,7 +316,7 @@ def test_a_seed_of_its_own_is_in_the_state_and_ranks_share_it(data: fr.FastRecor
             batch_sampler=FastRecordBatchSampler(data, 2, shuffle=True, seed=5, rank=rank, world_size=2),
             seed=1,
         )
-        for images, _, keys in loader:
+        for images, keys in map(dict.values, loader):
             assert all(torch.equal(crops[key], image) for key, image in zip(keys, images, strict=True))
 
 

@@ -85,9 +85,7 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
     mask, _ = MASKS[kind]
     path = write(tmp_path / "x.frec", [(RGB, mask)] * 3)
     crops = {"image": Resize(24), "mask": Resize(24)}
-    with pytest.raises(
-        fr.errors.DecodeError, match=re.escape("leave the field out of images=, which gives its bytes")
-    ):
+    with pytest.raises(fr.errors.DecodeError, match=re.escape("leave the field out of images=, which gives its bytes")):
         list(make(path, 3, images=crops))
 
     def assert_kept(value: bytes) -> None:

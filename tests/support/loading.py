@@ -91,7 +91,7 @@ def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def epoch(loader: FastRecordLoader) -> torch.Tensor:
     """Return all images of an epoch, (N, 3, H, W)."""
-    return torch.cat([batch[0] for batch in loader])
+    return torch.cat([batch["image"] if isinstance(batch, dict) else batch[0] for batch in loader])
 
 
 def wait_for_load_threads(count: int) -> None:

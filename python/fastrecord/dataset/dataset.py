@@ -21,7 +21,7 @@ from fastrecord.dataset.shards import Paths, Shards, normalized, normalized_one
 from fastrecord.dataset.values import read_values
 from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
-from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_images, holds_labels
+from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_labels
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
@@ -133,16 +133,15 @@ class FastRecordDataset(Dataset[Any]):
         self.root = str(Url(os.fspath(root)))
         if not allow_incomplete:
             shards.refuse_incomplete()
-        if fields is None and not (image_field or holds_images(readers[0])):
-            fields = tuple(readers[0].schema)
         selected = None if fields is None else check_selection(fields)
+        if fields is None:
+            image_field = image_field or find_image(readers[0])
+            selected = None if image_field else tuple(readers[0].schema)
         if selected is not None and (image_field or target_transform):
             raise ValueError(
                 "image_field and target_transform do not go with fields, because a sample is a dict: name all fields "
                 "in fields, and change labels in transform"
             )
-        if selected is None:
-            image_field = image_field or find_image(readers[0])
         given, label_field = label_field, label_field or find_label(readers[0])
         if selected is not None and given is None and label_field is not None:
             # In fields mode, a selected field called "label" may hold anything.
@@ -480,7 +479,7 @@ class FastRecordDataset(Dataset[Any]):
             facts += [("sample", ", ".join(self.fields))] if self.fields is not None else []
             records = [(self.readers[shard], record) for shard, record in places]
             title = f"{type(self).__name__} of {self.root}"
-            return Outline(title, [*facts, *class_facts(self.classes)], self.selection.shards.schema, records)
+            return (title, [*facts, *class_facts(self.classes)], self.selection.shards.schema, records)
 
         return notebook_html(outline)
 
@@ -503,8 +502,6 @@ class FastRecordDataset(Dataset[Any]):
                 head = f"    {title}: "
                 lines.append(head + repr(transform).replace("\n", "\n" + " " * len(head)))
         return "\n".join(lines)
-
-
 
 
 def concat(first: FastRecordDataset, *others: FastRecordDataset) -> Any:

@@ -9,6 +9,7 @@ import html
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -26,7 +27,7 @@ from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
 from fastrecord.inspect.findings import Answer
 from fastrecord.inspect.whole_file import check_output, write_whole
-from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
+from fastrecord.look.pictures import make_picture, may_be_picture
 from fastrecord.look.values import short_text
 from fastrecord.names import readable
 from fastrecord.schema import FieldType
@@ -192,7 +193,7 @@ class _Items:
             # base64 makes four bytes of three.
             left = (_PAGE_BYTES - _FRAME_BYTES - len(as_json(self.items))) * 3 // 4
             most = left // max(len(rows), 1) - _PICTURE_FRAME * len(self._pictures)
-            with unwarned():
+            with warnings.catch_warnings(action="ignore"):  # Pillow's about damaged metadata
                 threads.map(lambda row, item: self._add_pictures(row, item, most), rows.tolist(), self.items)
 
     @property

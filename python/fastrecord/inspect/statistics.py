@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.inspect.findings import Answer
-from fastrecord.look.pictures import PIL_ERRORS, unwarned
+from fastrecord.look.pictures import PIL_ERRORS
 from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
@@ -229,7 +230,7 @@ def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
 
 
 def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> FieldStats:
-    with unwarned():
+    with warnings.catch_warnings(action="ignore"):  # Pillow's about damaged metadata
         images = _images(shards, name, kind, rows) if kind.name in ("image", "bytes") else None
     if kind.nbytes is not None and lies_in_index(kind):
         return FieldStats(name, str(kind), _alike(kind.nbytes, len(shards)), kind.nbytes * len(shards), 1, None, images)

@@ -105,8 +105,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
             the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
             A state keeps it, and `load_state_dict` takes over the state's.
-        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the field of
-            type image, if there is one.
+        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the only
+            field of type image.
         images: Instead of `image`, for records with several images: field name -> geometry. All
             show the same part of the scene: the crop is drawn for the smallest output, and the
             other outputs show the same part of their image, at their scale. Batches then have a
@@ -525,10 +525,12 @@ def _geometries(
     if dataset.fields is not None and images is None:
         schema = dataset.readers[0].schema
         pictures = [name for name in dataset.fields if schema[name].name == "image"]
+        pictures = pictures or [name for name in dataset.fields if (name, schema[name].name) == ("image", "bytes")]
         if image is None or len(pictures) != 1:
             _refuse_decoding(dataset, [] if image is None else ["image"])
             return {}
-        image, images = None, {pictures[0]: image}
+        images = {pictures[0]: image}
+        image = None
     if (image is None) == (images is None):
         raise ValueError("give one of image= and images=, such as image=transforms.RandomResizedCrop(224)")
     geometries = {dataset.image_field: image} if images is None else dict(images)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from fastrecord._core import FastRecordError, Reader, image_size
-from fastrecord.look.pictures import make_picture, may_be_picture, unwarned
+from fastrecord.look.pictures import make_picture, may_be_picture
 from fastrecord.look.values import short_text
 from fastrecord.schema import Schema
 from fastrecord.schema.roles import read_key
@@ -21,27 +22,14 @@ _NAMED = 5
 _WIDTH = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What is shown of a file or a data set.
-
-    Attributes:
-        title: One line.
-        facts: Names and texts.
-        schema: Its fields.
-        records: Some records that may have images: files and record numbers.
-    """
-
-    title: str
-    facts: Sequence[tuple[str, str]]
-    schema: Schema
-    records: Iterable[tuple[Reader, int]]
+# A title of one line, facts (names and texts), the fields, and some records that may have images.
+Outline: TypeAlias = tuple[str, Sequence[tuple[str, str]], Schema, Iterable[tuple[Reader, int]]]
 
 
 def reader_html(reader: Reader) -> str | None:
     """Return HTML for a reader; None if it cannot be read: a notebook then shows its `repr`."""
     return notebook_html(
-        lambda: Outline(
+        lambda: (
             f"Reader of {reader.path}",
             [("records", f"{len(reader):,}"), *class_facts(reader.metadata.get("classes"))],
             reader.schema,
@@ -56,8 +44,8 @@ def notebook_html(outline: Callable[[], Outline]) -> str | None:
     Reads a few records, whatever the size of the data set.
     """
     try:
-        with unwarned():
-            return _html(outline())
+        with warnings.catch_warnings(action="ignore"):  # Pillow's about damaged metadata
+            return _html(*outline())
     except Exception:  # noqa: BLE001  an error here would hide the object, even its text
         return None
 
@@ -76,17 +64,17 @@ def class_facts(classes: object) -> list[tuple[str, str]]:
     return [("classes", f"{len(classes):,}: {', '.join(map(str, classes[:_NAMED]))}{more}")]
 
 
-def _html(outline: Outline) -> str:
-    rows = [*outline.facts, *((name, str(kind)) for name, kind in outline.schema.items())]
+def _html(title: str, facts: Sequence[tuple[str, str]], schema: Schema, records: Iterable[tuple[Reader, int]]) -> str:
+    rows = [*facts, *((name, str(kind)) for name, kind in schema.items())]
     cell = "text-align:left;padding:1px 16px 1px 0;vertical-align:top"
     table = "".join(
-        f'<tr><th style="{cell};font-weight:{600 if i < len(outline.facts) else 400}">{html.escape(name)}</th>'
+        f'<tr><th style="{cell};font-weight:{600 if i < len(facts) else 400}">{html.escape(name)}</th>'
         f'<td style="{cell}">{html.escape(text)}</td></tr>'
         for i, (name, text) in enumerate(rows)
     )
-    strip = "".join(_tile(reader, record) for reader, record in outline.records)
+    strip = "".join(_tile(reader, record) for reader, record in records)
     return (
-        f'<div><strong>{html.escape(outline.title)}</strong><table style="border-collapse:collapse;margin:4px 0">'
+        f'<div><strong>{html.escape(title)}</strong><table style="border-collapse:collapse;margin:4px 0">'
         f'{table}</table><div style="display:flex;flex-wrap:wrap;gap:8px">{strip}</div></div>'
     )
 

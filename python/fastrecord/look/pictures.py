@@ -9,10 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import struct
-import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,14 +62,6 @@ class Picture:
     width: int
     height: int
     shown: tuple[int, int]
-
-
-@contextmanager
-def unwarned() -> Iterator[None]:
-    """Drop Pillow's warnings about damaged metadata during the block, in all threads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def may_be_picture(kind: FieldType) -> bool:
