@@ -78,6 +78,7 @@ FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
     "flag": (fr.FieldType("bool"), lambda draw: draw.random() < 0.5),
     "weight": (fr.FieldType("float64"), lambda draw: draw.random()),
 }
+SCHEMA = fr.Schema({name: kind for name, (kind, _) in FIELDS.items()})
 # Fields that are added later; their number modulo this length selects the type.
 _LATER = ("label", "key", "data", "point")
 IMAGE_FIELDS = ("image", "label", "key")

@@ -51,9 +51,8 @@ class Files:
 def write_files(folder: Path) -> Files:
     """Write these files."""
     files = Files(*(folder / f"{name}.frec" for name in ("good", "bad", "damaged", "none", "scratch")))
-    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
-    records = [known.record(1, number, schema) for number in range(_RECORDS)]
-    with fr.Writer(files.good, schema) as writer, fr.Writer(files.bad, schema) as other:
+    records = [known.record(1, number, known.SCHEMA) for number in range(_RECORDS)]
+    with fr.Writer(files.good, known.SCHEMA) as writer, fr.Writer(files.bad, known.SCHEMA) as other:
         for values in records:
             writer.append(values)
         # Its headers are right, but its data are missing.
@@ -262,10 +261,9 @@ def by_sample(files: Files, draw: Random) -> None:
 
 def written(files: Files, draw: Random) -> None:
     """Write a file, or fail to."""
-    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
-    with suppress(ConsumerError), fr.Writer(files.scratch, schema, "w") as writer:
+    with suppress(ConsumerError), fr.Writer(files.scratch, known.SCHEMA, "w") as writer:
         for number in range(5):
-            writer.append(known.record(2, number, schema))
+            writer.append(known.record(2, number, known.SCHEMA))
         with suppress(fr.errors.SchemaError):
             writer.append({"label": "no number"})
         writer.commit()

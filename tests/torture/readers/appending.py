@@ -17,7 +17,6 @@ from random import Random
 import fastrecord as fr
 from tests.torture import known
 
-_FIELDS = {name: kind for name, (kind, _) in known.FIELDS.items()}
 # Per generation; each setting makes the following records longer.
 _MOST_LATER = 3
 
@@ -66,7 +65,7 @@ class Appender:
             with fr.Reader(self.path) as reader:
                 generation = reader.metadata["generation"] + 1
         commits = known.Commits(generation)
-        with fr.Writer(self.path, fr.Schema(_FIELDS), "w", metadata={"generation": generation}) as writer:
+        with fr.Writer(self.path, known.SCHEMA, "w", metadata={"generation": generation}) as writer:
             for _ in range(self._draw.randrange(1, 6)):
                 self._append(writer, generation, commits.next_end(len(writer)))
                 writer.commit()

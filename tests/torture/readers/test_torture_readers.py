@@ -17,10 +17,9 @@ from tests.torture.readers.reading import Snapshot
 
 def write(path: Path, count: int, *, of: int | None = None) -> fr.Reader:
     """Write some records of generation 1; the last one gets the values of record `of`."""
-    schema = fr.Schema({name: kind for name, (kind, _) in known.FIELDS.items()})
-    with fr.Writer(path, schema, "w", metadata={"generation": 1}) as writer:
+    with fr.Writer(path, known.SCHEMA, "w", metadata={"generation": 1}) as writer:
         for number in range(count):
-            writer.append(known.record(1, of if of is not None and number == count - 1 else number, schema))
+            writer.append(known.record(1, of if of is not None and number == count - 1 else number, known.SCHEMA))
     return fr.Reader(path)
 
 

@@ -94,12 +94,10 @@ class _Sends(_Job):
         self._src = folder / "train"
         self._whole = {path.name: path.read_bytes() for path in self._src.iterdir()}
 
-    def once(self, here: Path, url: str) -> None:
-        del here  # the copy is in the store
+    def once(self, _here: Path, url: str) -> None:
         fr.files.copy(self._src, url, store=fr.Store(self.options))
 
-    def look(self, here: Path, url: str) -> None:
-        del here
+    def look(self, _here: Path, url: str) -> None:
         _compare(self.server.objects(url.rpartition("/")[2]), self._whole)
 
 
@@ -113,12 +111,10 @@ class _Fetches(_Job):
         self._url = server.put_folder("train", folder / "train")
         self._whole = {path.name: path.read_bytes() for path in (folder / "train").iterdir()}
 
-    def once(self, here: Path, url: str) -> None:
-        del url
+    def once(self, here: Path, _url: str) -> None:
         fr.files.copy(self._url, here / "back", store=fr.Store(self.options))
 
-    def look(self, here: Path, url: str) -> None:
-        del url
+    def look(self, here: Path, _url: str) -> None:
         _compare({path.name: path.read_bytes() for path in (here / "back").iterdir()}, self._whole)
 
 
@@ -168,8 +164,7 @@ class _Trains(_Job):
         self._url = server.put_folder("train", folder / "train")
         self._seen: dict[int, bytes] = {}
 
-    def once(self, here: Path, url: str) -> None:
-        del url
+    def once(self, here: Path, _url: str) -> None:
         dataset = fr.FastRecordDataset(
             self._url, fields=("number", "data"), store=fr.Store(self.options, cache=here / "cache")
         )
@@ -180,8 +175,7 @@ class _Trains(_Job):
             for number, value in zip(batch["number"].tolist(), batch["data"], strict=True)
         }
 
-    def look(self, here: Path, url: str) -> None:
-        del here, url
+    def look(self, _here: Path, _url: str) -> None:
         _compare(self._seen, {number: _data(number) for number in range(_SHARDS * _EACH)})
 
 
@@ -202,8 +196,7 @@ def _kth(server: Server, kind: str, k: int) -> Callable[[], None]:
     def add() -> None:
         lock, seen = threading.Lock(), [0]
 
-        def match(request: Request) -> bool:
-            del request
+        def match(_request: Request) -> bool:
             with lock:
                 seen[0] += 1
                 return seen[0] == k
