@@ -170,7 +170,7 @@ def test_the_recipe_of_90_epochs_scales_warms_up_and_drops_as_published() -> Non
     )
     # The learning rates that HAL logged for 2 to 64 GPUs.
     for gpus, peak in ((2, 0.1625), (4, 0.325), (16, 1.3), (32, 2.6), (64, 5.2)):
-        rate = LearningRate.from_config(config, global_batch_size=208 * gpus, steps_per_epoch=100)
+        rate = LearningRate(config, 208 * gpus, 100)
         assert rate.peak == pytest.approx(peak)
         assert [rate(step) / peak for step in (0, 249, 499, 500, 2999)] == pytest.approx([1 / 500, 0.5, 1, 1, 1])
         assert [rate(step) / peak for step in (3000, 5999, 6000, 7999, 8000, 8999)] == pytest.approx(

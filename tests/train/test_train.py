@@ -49,7 +49,7 @@ ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
 def test_the_learning_rate_grows_with_the_global_batch_and_the_warm_up_with_the_run() -> None:
     config = TrainConfig(train="x", epochs=90)
     for size, peak in ((256, 0.1), (8192, 3.2)):
-        made = LearningRate.from_config(config, global_batch_size=size, steps_per_epoch=10)
+        made = LearningRate(config, size, 10)
         assert made.peak == pytest.approx(peak)
     assert config.warmup == 5
     assert TrainConfig(train="x", epochs=6).warmup == pytest.approx(0.6)
@@ -63,8 +63,8 @@ STEPS = {0: 0.1, 2999: 0.1, 3000: 0.01, 5999: 0.01, 6000: 0.001}
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        (LearningRate(3.2, 100, 90, 5, "cosine", 30, 0.1), COSINE),
-        (LearningRate(0.1, 100, 90, 0, "step", 30, 0.1), STEPS),
+        (LearningRate(TrainConfig(train="x"), 8192, 100), COSINE),
+        (LearningRate(TrainConfig(train="x", schedule="step", warmup_epochs=0), 256, 100), STEPS),
     ],
 )
 def test_a_schedule_warms_up_and_falls(rate: LearningRate, expected: dict[int, float]) -> None:

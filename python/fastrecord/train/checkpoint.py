@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from fastrecord.train.config import TrainError
+from fastrecord.train.files import replace_file
 
 _FORMAT = "fastrecord.train 2"
 _LABEL = b"fastrecord.train sha256 "
 _DIGEST = hashlib.sha256().digest_size * 2
-_TEMPORARY = ".{}.tmp"
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
@@ -37,18 +37,10 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save({"format": _FORMAT, **state}, buffer)
     _add_checksum(buffer)
-    temporary = path.with_name(_TEMPORARY.format(path.name))
     try:
-        with temporary.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_file(path, buffer.getbuffer())
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; the checkpoint was not written", str(path)) from error
-    finally:
-        # It no longer exists if all went well.
-        temporary.unlink(missing_ok=True)
     # The folder's own entry may not be on the disk yet.
     for folder in (path.parent, path.parent.parent):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -56,13 +48,6 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished files of a killed run: checkpoints, metrics, settings and plot."""
-    for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "config.toml", "training.png"):
-        path = folder / name
-        path.with_name(_TEMPORARY.format(path.name)).unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from torch.nn import functional
 from fastrecord import FastRecordError, __version__
 from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
-from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, remove_leftovers, save_checkpoint
+from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from fastrecord.train.config import TrainConfig, TrainError, one_line
 from fastrecord.train.distributed import Ranks, start_ranks
+from fastrecord.train.files import remove_leftovers
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
@@ -47,8 +48,8 @@ _log = logging.getLogger("fastrecord.train")
 # the ranks.
 _LOSS_UNIT = 2.0**-20
 _LOSS_LIMIT = 2.0**20  # per image; keeps the sum over 8 million images within 64 bits
-# Required entries of a checkpoint.
-_NEEDED = (
+# Required entries of a checkpoint, and settings that a resumed run must share.
+_NEEDED = [
     "config",
     "classes",
     "step",
@@ -61,7 +62,8 @@ _NEEDED = (
     "model",
     "optimizer",
     "scaler",
-)
+]
+_SHARED = ("model", "seed", "data", "shuffle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,7 @@ class _Run:
             stack.callback(self.val_batches.close)
         self.steps_per_epoch = len(self.batches)
         global_batch_size = config.batch_size * config.accumulate * ranks.world_size
-        self.learning_rate = LearningRate.from_config(
-            config, global_batch_size=global_batch_size, steps_per_epoch=self.steps_per_epoch
-        )
+        self.learning_rate = LearningRate(config, global_batch_size, self.steps_per_epoch)
         torch.manual_seed(config.seed)
         if ranks.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
@@ -212,7 +212,7 @@ class _Run:
         if found is not None:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
         self.metrics: MetricsFile | None = None
-        ranks.first(lambda: self._open_metrics(stack, resumed=found is not None))
+        ranks.first(lambda: self._open_metrics(stack, keep_steps=None if found is None else self.step))
         ranks.first(lambda: _write_config(given, ranks.world_size))
         self._say(f"settings: {', '.join(f'{key} {value}' for key, value in changed(given).items())}")
         self._say(
@@ -244,17 +244,8 @@ class _Run:
             signal = self._train_epoch() or self._evaluate_epoch()
         if self.ranks.is_first and not signal:
             plot_metrics(self.config.folder / "metrics.jsonl", self.config.folder / "training.png")
-        train_metrics = self.meter.epoch
-        return Result(
-            self.step,
-            self.epoch,
-            train_metrics,
-            self.val,
-            self.best_error1,
-            self.checkpoint,
-            signal,
-            self.learner.module,
-        )
+        best, module = self.best_error1, self.learner.module
+        return Result(self.step, self.epoch, self.meter.epoch, self.val, best, self.checkpoint, signal, module)
 
     def _train_epoch(self) -> int:
         """Train the rest of the current epoch; return the signal that stopped it, or 0."""
@@ -302,7 +293,10 @@ class _Run:
             if metrics is None:
                 self._save("last")
                 return self.ranks.agree(self.signals.number)
-            self._report_val(metrics, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
+            counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
+            self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
             skips.collect(self.val_batches.take_skipped())
             self._report_skips("evaluation", skips)
             self.val = metrics
@@ -321,8 +315,7 @@ class _Run:
     def _skips_told(self, of: str, batches: Batches, skips: Skips, *, step: int) -> Iterator[None]:
         """Report the skipped records if the block fails with an error that all ranks raise here.
 
-        `step` is the current step: a run resumed from an earlier checkpoint reports all of them
-        again.
+        A run resumed from an earlier checkpoint than `step` reports all of them again.
         """
         try:
             yield
@@ -347,11 +340,9 @@ class _Run:
     def _collect(self) -> None:
         self.meter.collect()
         if not math.isfinite(self.meter.epoch.loss_sum):
-            newest = (
-                "no checkpoint is written yet"
-                if self.checkpoint is None
-                else f"the newest checkpoint is {self.checkpoint}"
-            )
+            newest = f"the newest checkpoint is {self.checkpoint}"
+            if self.checkpoint is None:
+                newest = "no checkpoint is written yet"
             raise TrainError(
                 f"the loss is no longer finite at epoch {self.epoch}, step {self.step} (looked at every "
                 f"{self.config.print_freq} steps): try a lower --lr (the learning rate is "
@@ -373,11 +364,6 @@ class _Run:
             **loader_row(window.loader),
         )
         self.meter.start_window()
-
-    def _report_val(self, metrics: Metrics, seconds: float) -> None:
-        self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
-        counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
-        self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
 
     def _report_skips(self, of: str, skips: Skips) -> None:
         self.ranks.first(lambda: skips.report(of, epoch=self.epoch, step=self.step, metrics=self.metrics))
@@ -403,13 +389,7 @@ class _Run:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "config": {
-                "model": self.config.model,
-                "seed": self.config.seed,
-                "image_size": self.config.image_size,
-                "data": self.config.data,
-                "shuffle": self.config.shuffle,
-            },
+            "config": {name: getattr(self.config, name) for name in _SHARED},
             "classes": list(self.classes),
             "snapshots": self.snapshots,
             "step": self.step,
@@ -427,8 +407,7 @@ class _Run:
         if absent:
             raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} cannot be resumed")
         then = {**state["config"], "classes": state["classes"]}
-        ours: dict[str, Any] = {name: getattr(self.config, name) for name in ("model", "seed", "data", "shuffle")}
-        ours["classes"] = list(self.classes)
+        ours = {name: getattr(self.config, name) for name in _SHARED} | {"classes": list(self.classes)}
         if then["classes"] == [str(number) for number in range(len(self.classes))]:
             # Its files did not name classes.
             then["classes"] = ours["classes"]
@@ -449,20 +428,19 @@ class _Run:
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]
         self.best_error1, self.checkpoint = state["best_error1"], path
 
-    def _open_metrics(self, stack: ExitStack, *, resumed: bool) -> None:
-        path = self.config.folder / "metrics.jsonl"
-        self.metrics = stack.enter_context(MetricsFile(path, keep_steps=self.step if resumed else None))
+    def _open_metrics(self, stack: ExitStack, keep_steps: int | None) -> None:
+        self.metrics = stack.enter_context(MetricsFile(self.config.folder / "metrics.jsonl", keep_steps=keep_steps))
 
 
 def _write_config(config: TrainConfig, processes: int) -> None:
     """Write the settings of a run into its folder, as a file for `--config`."""
-    lines = (
-        f"The settings of this run of fastrecord {__version__}, on {processes} process{'es' if processes > 1 else ''} "
-        "since its last start.",
-        f"Repeat it: torchrun --nproc-per-node {processes} -m fastrecord.train --config THIS_FILE --out FOLDER",
+    count = f"{processes} process{'es' if processes > 1 else ''}"
+    comment = (
+        f"The settings of this run of fastrecord {__version__}, on {count} since its last start.\n"
+        f"Repeat it: torchrun --nproc-per-node {processes} -m fastrecord.train --config THIS_FILE --out FOLDER"
     )
     # `resume` and `overwrite` are about the folder, not about the run.
-    write_settings(config.folder / "config.toml", config, leave_out=("resume", "overwrite"), comment="\n".join(lines))
+    write_settings(config.folder / "config.toml", config, leave_out=("resume", "overwrite"), comment=comment)
 
 
 def _claim_folder(config: TrainConfig, stack: ExitStack) -> Path | None:

@@ -6,14 +6,12 @@ import dataclasses
 import itertools
 import json
 import logging
-import os
 import statistics
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -24,6 +22,7 @@ from fastrecord.train.batches.torch import default_workers
 from fastrecord.train.config import TrainConfig
 from fastrecord.train.distributed import Ranks, start_ranks
 from fastrecord.train.engine import draw
+from fastrecord.train.files import replace_file
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
@@ -146,42 +145,39 @@ def rounds_of(steps: int) -> int:
     return max(1, min(5, steps // WARM_UP), min(15, steps // 10))
 
 
-def judge(rungs: Sequence[Rung], loader: RungKind, left_out: Mapping[RungKind, str] | None = None) -> Ladder:
+def judge(measured: Sequence[Rung], loader: RungKind, left_out: Mapping[RungKind, str] | None = None) -> Ladder:
     """Determine what limits training by a loader, from the times of the rungs.
 
     Args:
-        rungs: All that were measured: "gpu", `loader`, and the rungs between them.
+        measured: All rungs that were measured: "gpu", `loader`, and the rungs between them.
         loader: The rung of the real data: "native" or "torch".
         left_out: As in Ladder.
     """
-    return Ladder(tuple(rungs), *_verdict({rung.data: rung for rung in rungs}, loader), dict(left_out or {}))
 
+    def found(limit: str, verdict: str) -> Ladder:
+        return Ladder(tuple(measured), limit, headroom, verdict, dict(left_out or {}))
 
-def _verdict(rungs: Mapping[RungKind, Rung], loader: RungKind) -> tuple[str, float, str]:
-    """Return limit, headroom and verdict."""
+    rungs = {rung.data: rung for rung in measured}
     real, free = rungs[loader], rungs["gpu"]
     headroom = real.step_seconds / free.step_seconds
     if headroom <= 1 / _CLOSE:
-        verdict = f"the model: real data keep {1 / headroom:.0%} of the speed that data on the device have"
-        return "model", headroom, verdict
+        return found("model", f"the model: real data keep {1 / headroom:.0%} of the speed that data on the device have")
     rounds = free.round_step_seconds
     if real.step_seconds <= max(rounds):
         spread = f"{1e3 * min(rounds):.4g} to {1e3 * max(rounds):.4g} ms"
-        verdict = (
+        return found(
+            "unclear",
             f"unclear: the model's own steps took {spread} from round to round, those on real data "
             f"{1e3 * real.step_seconds:.4g}, {real.data_wait:.0%} of that waiting for batches; measure on a quieter "
-            "machine, or more steps (--max-steps)"
+            "machine, or more steps (--max-steps)",
         )
-        return "unclear", headroom, verdict
     # The layers below the real data, in order.
     layers = [real]
     while layers[-1].above is not None and layers[-1].above != "gpu":
         layers.append(rungs[layers[-1].above])
     dearest = max(layers, key=lambda rung: rung.layer_seconds or 0.0)
-    verdict = (
-        f"the data path: the model could take {headroom:.2f}x as many images; what costs most is {_COSTS[dearest.data]}"
-    )
-    return "data", headroom, verdict
+    cost = f"what costs most is {_COSTS[dearest.data]}"
+    return found("data", f"the data path: the model could take {headroom:.2f}x as many images; {cost}")
 
 
 def table(ladder: Ladder) -> list[str]:
@@ -330,39 +326,28 @@ class _Measurement:
         ]
 
     def _layer(self, kind: RungKind) -> str:
-        where = self.ranks.device.type
-        if kind == "gpu":
-            return "constant, on the device" + (" (here: the CPU)" if where == "cpu" else "")
-        if kind == "cpu":
-            return "constant, copied from pinned memory" if where == "cuda" else "constant, copied in memory"
-        if kind == "queue":
-            return "the same, through a Python thread's queue"
-        if kind == "native":
-            return "real, native loader"
-        what = "constant, through a" if kind == "dataset" else "real,"
-        return f"{what} DataLoader, workers: {self._workers(kind)}"
+        where, workers = self.ranks.device.type, f"DataLoader, workers: {self._workers(kind)}"
+        copied = "pinned memory" if where == "cuda" else ""
+        return {
+            "gpu": "constant, on the device" + (" (here: the CPU)" if where == "cpu" else ""),
+            "cpu": f"constant, copied from {copied}" if copied else "constant, copied in memory",
+            "queue": "the same, through a Python thread's queue",
+            "dataset": f"constant, through a {workers}",
+            "native": "real, native loader",
+            "torch": f"real, {workers}",
+        }[kind]
 
     def _write(self, ladder: Ladder) -> None:
         config, device = self.config, self.ranks.device
-        about = {
-            name: getattr(config, name)
-            for name in (
-                "model",
-                "image_size",
-                "batch_size",
-                "accumulate",
-                "augment",
-                "loader",
-                "threads",
-                "amp",
-                "parallel",
-            )
-        }
-        about |= {"channels_last": config.channels_last, "compile": config.compile, "steps": self.steps}
+        names = "model image_size batch_size accumulate augment loader threads amp parallel channels_last compile"
+        about = {name: getattr(config, name) for name in names.split()} | {"steps": self.steps}
         about |= {"processes": self.ranks.world_size, "device": device.type}
         about["device_name"] = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         about |= {"fastrecord": __version__, "torch": torch.__version__}
-        _write_json(config.folder / "ladder.json", {**about, **dataclasses.asdict(ladder)})
+        config.folder.mkdir(parents=True, exist_ok=True)
+        path = config.folder / "ladder.json"
+        replace_file(path, json.dumps({**about, **dataclasses.asdict(ladder)}, indent=2).encode() + b"\n")
+        _log.info(f"ladder: {path}")
         rounds: dict[str, Sequence[float]] = {rung.data: rung.round_step_seconds for rung in ladder.rungs}
         plot_ladder(rounds, config.folder / "ladder.png", title=f"{config.model}, what limits: {ladder.limit}")
 
@@ -375,11 +360,3 @@ def endless(batches: Batches) -> Generator[Batch]:
     """Yield the batches of epoch after epoch."""
     for epoch in itertools.count():
         yield from batches.epoch(epoch)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-    _log.info(f"ladder: {path}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,6 +18,7 @@ import torch
 from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.config import TrainError
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.files import replace_file
 
 T = TypeVar("T")
 
@@ -30,12 +33,7 @@ class Metrics:
     count: int = 0
 
     def __add__(self, other: Metrics) -> Metrics:
-        return Metrics(
-            self.loss_sum + other.loss_sum,
-            self.correct1 + other.correct1,
-            self.correct5 + other.correct5,
-            self.count + other.count,
-        )
+        return Metrics(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     @property
     def loss(self) -> float:
@@ -150,7 +148,9 @@ class TrainMeter:
         """
         waits = torch.zeros(self._ranks.world_size, dtype=torch.float64, device=self._ranks.device)
         waits[self._ranks.rank] = self._waited
-        loader = self._loader_window()
+        loader = self._stats()
+        if loader is not None and self._loader_before is not None:
+            loader -= self._loader_before
         # float64 from the start: torch's default dtype would round the bytes.
         work = torch.tensor([] if loader is None else dataclasses.astuple(loader), dtype=torch.float64).to(waits)
         summed = self._ranks.sum(torch.cat([self._local, waits, work])).tolist()
@@ -168,11 +168,6 @@ class TrainMeter:
         )
         self._local.zero_()
         self._steps, self._waited, self._mark = 0, 0.0, now
-
-    def _loader_window(self) -> LoaderStats | None:
-        """Return the statistics of this rank's loader since the window began."""
-        now = self._stats()
-        return now if now is None or self._loader_before is None else now - self._loader_before
 
     def restart_clock(self) -> None:
         """Exclude the time since the last `collect` from the measured seconds."""
@@ -192,8 +187,8 @@ class TrainMeter:
     def state_dict(self) -> dict[str, Any]:
         """Return the values collected in the current epoch and window."""
         return {
-            "epoch": _fields(self.epoch),
-            "window": _fields(self.window.metrics),
+            "epoch": list(dataclasses.astuple(self.epoch)),
+            "window": list(dataclasses.astuple(self.window.metrics)),
             "steps": self.window.steps,
             "seconds": self.window.seconds,
             "waited": self.window.waited,
@@ -206,10 +201,6 @@ class TrainMeter:
         # after it.
         self.window = Window(Metrics(*state["window"]), state["steps"], state["seconds"], state["waited"])
         self.restart_clock()
-
-
-def _fields(metrics: Metrics) -> list[float]:
-    return [metrics.loss_sum, metrics.correct1, metrics.correct5, metrics.count]
 
 
 def over_ranks(one: LoaderStats, sums: list[float], world_size: int) -> LoaderStats:
@@ -226,15 +217,12 @@ def loader_row(loader: LoaderStats | None) -> dict[str, float]:
     """Return the loader entries of a line of metrics.jsonl; empty without measurements."""
     if loader is None:
         return {}
-    return {
+    rates = {
         "loader_images_per_second": loader.images_per_second,
         "loader_mb_per_second": loader.megabytes_per_second,
-        "read_share": loader.read_share,
-        "decode_share": loader.decode_share,
-        "resize_share": loader.resize_share,
-        "idle_share": loader.idle_share,
-        "skipped": loader.skipped,
     }
+    names = ("read_share", "decode_share", "resize_share", "idle_share", "skipped")
+    return rates | {name: getattr(loader, name) for name in names}
 
 
 def _loader_text(loader: LoaderStats | None) -> str:
@@ -278,12 +266,7 @@ class MetricsFile:
 
     def __init__(self, path: Path, *, keep_steps: int | None) -> None:
         kept = [] if keep_steps is None else [row for row in read_metrics(path) if row["step"] <= keep_steps]
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        os.replace(temporary, path)
+        replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self._path = path
         self._file = path.open("ab", buffering=0)
 
@@ -294,7 +277,7 @@ class MetricsFile:
             OSError: it cannot be written (a full disk).
         """
         finite = {
-            key: None if value != value or value in (_INFINITY, -_INFINITY) else value for key, value in row.items()
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
         }
         line = json.dumps(finite, allow_nan=False).encode() + b"\n"
         try:
@@ -314,9 +297,6 @@ class MetricsFile:
         self.close()
 
 
-_INFINITY = float("inf")
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read a metrics file, without a torn last line of a killed run. A missing file is empty.
 
@@ -327,14 +307,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [_parsed(path, number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
-
-
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-        raise TrainError(f"{path}: line {number} is damaged: remove it, or the file, which the checkpoints do not need")
-    return row
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        row: Any = None
+        if line.endswith(b"\n"):
+            with suppress(ValueError):
+                row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                remedy = "remove it, or the file, which the checkpoints do not need"
+                raise TrainError(f"{path}: line {number} is damaged: {remedy}")
+            rows.append(row)
+    return rows

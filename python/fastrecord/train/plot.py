@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastrecord.train.files import replace_file
 from fastrecord.train.meters import read_metrics
 
 _log = logging.getLogger("fastrecord.train")
@@ -20,13 +21,9 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
     Returns:
         Whether it was drawn. If matplotlib or disk space is missing, one log line reports it.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        _log.info("no plot: matplotlib is not installed (pip install matplotlib)")
+    if (figure := _figure(15)) is None:
         return False
     rows = read_metrics(metrics)
-    figure = Figure(figsize=(15, 4.5), layout="constrained")
     loss, error, speed = figure.subplots(1, 3)
     for event, style in (("train", {"linewidth": 1.0}), ("val", {"linewidth": 1.5, "marker": "o", "markersize": 4})):
         chosen = [row for row in rows if row["event"] == event]
@@ -74,12 +71,8 @@ def plot_ladder(rounds: Mapping[str, Sequence[float]], picture: Path, *, title: 
     Returns:
         As `plot_metrics`.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        _log.info("no plot: matplotlib is not installed (pip install matplotlib)")
+    if (figure := _figure(9)) is None:
         return False
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     middles = [1e3 * statistics.median(values) for values in rounds.values()]
     down = [middle - 1e3 * min(values) for middle, values in zip(middles, rounds.values(), strict=True)]
@@ -91,13 +84,22 @@ def plot_ladder(rounds: Mapping[str, Sequence[float]], picture: Path, *, title: 
     return _write(figure, picture)
 
 
-def _write(figure: Any, picture: Path) -> bool:
-    temporary = picture.with_name(f".{picture.name}.tmp")
+def _figure(width: float) -> Any:
+    """Return an empty picture; None, reported by a line in the log, without matplotlib."""
     try:
-        figure.savefig(temporary, format="png", dpi=110)
-        os.replace(temporary, picture)
+        from matplotlib.figure import Figure
+    except ImportError:
+        _log.info("no plot: matplotlib is not installed (pip install matplotlib)")
+        return None
+    return Figure(figsize=(width, 4.5), layout="constrained")
+
+
+def _write(figure: Any, picture: Path) -> bool:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    try:
+        replace_file(picture, content.getbuffer())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         _log.warning(f"no plot: {picture}: {error.strerror}")
         return False
     _log.info(f"plot: {picture}")

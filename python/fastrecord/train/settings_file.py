@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrecord.options import NONE, fits, hint, words
+from fastrecord.train.files import replace_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance as Settings
@@ -70,13 +71,8 @@ def write_settings(path: Path, settings: Settings, *, leave_out: Collection[str]
     lines = [f"# {line}\n" for line in comment.splitlines()]
     for key, value in changed(settings, leave_out=leave_out, defaults=True).items():
         lines.append(f"{key} = {value}\n")
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        # A path that is not UTF-8 cannot stand in TOML; it gets question marks.
-        temporary.write_bytes("".join(lines).encode(errors="replace"))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    temporary.replace(path)
+    # A path that is not UTF-8 cannot stand in TOML; it gets question marks.
+    replace_file(path, "".join(lines).encode(errors="replace"))
 
 
 def changed(settings: Settings, *, leave_out: Collection[str] = (), defaults: bool = False) -> dict[str, str]:

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fastrecord.loader.skip import SkippedRecord
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import MetricsFile
 
 _log = logging.getLogger("fastrecord.train")
 
 # Listed records of an epoch over all ranks; further ones are only counted.
-_LISTED = 1000
+LISTED = 1000
 # Listed records that are named in the log.
 _NAMED = 5
-
-
-class RankSkips:
-    """Records that one rank has skipped since the last `take`; used as a loader's `on_error`."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._records: list[dict[str, Any]] = []
-
-    def __call__(self, _error: Exception, record: SkippedRecord) -> None:
-        """Add a record."""
-        self._count += 1
-        if len(self._records) < _LISTED:
-            self._records.append(dataclasses.asdict(record))
-
-    def take(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of skipped records, and the first of them as dicts, ready for JSON."""
-        taken = self._count, self._records
-        self._count, self._records = 0, []
-        return taken
 
 
 class Skips:
@@ -63,7 +41,7 @@ class Skips:
         """Add the records that each rank has skipped since the last call."""
         for count, records in self._ranks.gather(taken):
             self.count += count
-            self.records += records[: _LISTED - len(self.records)]
+            self.records += records[: LISTED - len(self.records)]
 
     def report(self, of: str, *, epoch: int, step: int, metrics: MetricsFile | None) -> None:
         """Report the skipped records at the end of an epoch, in rank 0's log and in `metrics`.

@@ -1,11 +1,11 @@
-"""`Batches`: the interface of batch sources, and their common part: the sampler and its state."""
+"""`Batches`: the base of the sources of batches: the sampler and its state."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -17,47 +17,11 @@ from fastrecord.train.distributed import Ranks
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class Batches(Protocol):
-    """A source of batches. One optimizer step takes `accumulate` batches, one after the other."""
+class Batches:
+    """A source of batches. One optimizer step takes `accumulate` batches, one after the other.
 
-    def __len__(self) -> int:
-        """Return the optimizer steps (in evaluation: the batches) of an epoch for this rank."""
-        ...
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Iterate over this rank's batches of an epoch.
-
-        A batch has images, uint8 (B, 3, S, S), and labels, int64 (B,).
-
-        After `load_state_dict`, the first call continues from the state. One iteration at a time.
-        """
-        ...
-
-    def state_dict(self, *, epoch: int, steps_done: int) -> dict[str, Any]:
-        """Return the position after `steps_done` steps of an epoch, as a JSON-able dict."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any], *, steps_done: int) -> None:
-        """Start the next `epoch` after the `steps_done` steps that `state` counts as done."""
-        ...
-
-    def stats(self) -> LoaderStats | None:
-        """Return statistics of this rank's loader; None if the source does not measure them."""
-        ...
-
-    def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of records skipped since the last call, and the first of them."""
-        ...
-
-    def close(self) -> None:
-        """End the threads or workers. No more batches can be drawn."""
-        ...
-
-
-class SampledBatches:
-    """The part of `Batches` that does not depend on how records become tensors.
-
-    Training uses shuffled, whole global batches; the last one is filled up by wrapping around.
+    Its subclasses make tensors of records, or of none. Training uses shuffled, whole global batches;
+    the last one is filled up by wrapping around.
     Evaluation uses the records in order, each exactly once over all ranks.
 
     Args:
@@ -83,15 +47,28 @@ class SampledBatches:
         self._steps_done = 0
 
     def __len__(self) -> int:
+        """Return the optimizer steps (in evaluation: the batches) of an epoch for this rank."""
         return self._steps
 
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """Iterate over this rank's batches of an epoch.
+
+        A batch has images, uint8 (B, 3, S, S), and labels, int64 (B,).
+
+        After `load_state_dict`, the first call continues from the state. One iteration at a time.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the threads or workers. No more batches can be drawn."""
+
     def state_dict(self, *, epoch: int, steps_done: int) -> dict[str, Any]:
-        """See `Batches.state_dict`."""
+        """Return the position after `steps_done` steps of an epoch, as a JSON-able dict."""
         self._sampler.set_epoch(epoch)
         return self._sampler.state_dict(batches_done=steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any], *, steps_done: int) -> None:
-        """See `Batches.load_state_dict`.
+        """Start the next `epoch` after the `steps_done` steps that `state` counts as done.
 
         Raises:
             TrainError: the state is of other data, or of another global batch size.
@@ -99,14 +76,10 @@ class SampledBatches:
         then, passes = state.get("global_batch_size"), self._passes * self._sampler.world_size
         if isinstance(then, int) and then != self._sampler.global_batch_size:
             fitting, rest = divmod(then, passes)
+            way_out = f"no --batch-size makes {then} of {passes} equal parts" if rest else f"use --batch-size {fitting}"
             raise TrainError(
                 f"the checkpoint has a global batch of {then}, this run one of {self._sampler.global_batch_size}: "
-                + (
-                    f"use --batch-size {fitting}"
-                    if rest == 0
-                    else f"no --batch-size makes {then} of {passes} equal parts"
-                )
-                + f" with {self._passes} pass(es) a step on {self._sampler.world_size} process(es), "
+                f"{way_out} with {self._passes} pass(es) a step on {self._sampler.world_size} process(es), "
                 f"or --global-batch {then}"
             )
         try:
@@ -117,11 +90,11 @@ class SampledBatches:
         self._steps_done = steps_done % self._steps
 
     def stats(self) -> LoaderStats | None:
-        """See `Batches.stats`."""
+        """Return statistics of this rank's loader; None if the source does not measure them."""
         return None
 
     def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
-        """See `Batches.take_skipped`."""
+        """Return the number of records skipped since the last call, and the first of them, ready for JSON."""
         return 0, []
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastrecord import FastRecordDataset
 from fastrecord.store.threads import start
-from fastrecord.train.batches.base import Batch, SampledBatches, derive_seed
+from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.batches.torch import worker_loader
 from fastrecord.train.config import DataKind, TrainConfig
 from fastrecord.train.distributed import Ranks
@@ -24,7 +24,7 @@ from fastrecord.train.labels import class_names
 _QUEUE = 2
 
 
-class ConstantBatches(SampledBatches):
+class ConstantBatches(Batches):
     """The same batch of noise repeatedly, as often as the data set has batches.
 
     `config.data` selects the layers. "gpu": the batch is already on the device. "cpu": it is on the

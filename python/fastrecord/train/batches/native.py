@@ -5,6 +5,7 @@ Threads of this process decode, crop and resize records.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +15,10 @@ import torch
 from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, Skip
 from fastrecord.loader.skip import SkippedRecord
 from fastrecord.loader.stats import LoaderStats
-from fastrecord.train.batches.base import Batch, SampledBatches
+from fastrecord.train.batches.base import Batch, Batches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.skips import RankSkips
+from fastrecord.train.skips import LISTED
 from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
 
 _log = logging.getLogger("fastrecord.train")
@@ -36,7 +37,7 @@ def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
     return CenterCrop(size, resize=size * 256 // 224)
 
 
-class NativeBatches(SampledBatches):
+class NativeBatches(Batches):
     """Batches of a FastRecordLoader; CUDA copies run during the previous step.
 
     Args:
@@ -44,7 +45,7 @@ class NativeBatches(SampledBatches):
         config: Batch size, accumulation, augmentation, seed, threads, and the handling of records
             that cannot be decoded.
         ranks: The processes that share each global batch.
-        training: As for SampledBatches; training data are augmented if `config` enables it.
+        training: As for Batches; training data are augmented if `config` enables it.
 
     Raises:
         ValueError: the number of threads is out of range.
@@ -53,7 +54,8 @@ class NativeBatches(SampledBatches):
     def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
         super().__init__(dataset, config, ranks, training=training)
         self._told = 0
-        self._skips = RankSkips()
+        self._skipped: list[SkippedRecord] = []
+        self._count = 0
         self._loader = FastRecordLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -84,8 +86,10 @@ class NativeBatches(SampledBatches):
             # Slices, not copies. Of equal size, unless some records were skipped.
             yield from zip(*(torch.tensor_split(part, self._passes) for part in (images, labels)), strict=True)
 
-    def _note_skipped(self, error: Exception, record: SkippedRecord) -> None:
-        self._skips(error, record)
+    def _note_skipped(self, _error: Exception, record: SkippedRecord) -> None:
+        self._count += 1
+        if len(self._skipped) < LISTED:
+            self._skipped.append(record)
         self._told += 1
         if self._told <= _NAMED:
             _log.warning(f"skipped: {record.reason}")
@@ -94,7 +98,9 @@ class NativeBatches(SampledBatches):
 
     def take_skipped(self) -> tuple[int, list[dict[str, Any]]]:
         """See `Batches.take_skipped`."""
-        return self._skips.take()
+        taken = self._count, [dataclasses.asdict(record) for record in self._skipped]
+        self._count, self._skipped = 0, []
+        return taken
 
     def stats(self) -> LoaderStats:
         """See `Batches.stats`."""

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 from fastrecord import FastRecordBatchSampler, FastRecordDataset, collate
-from fastrecord.train.batches.base import Batch, SampledBatches, derive_seed
+from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.config import Augment, TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import ignore_launcher
@@ -107,7 +107,7 @@ def worker_loader(dataset: Dataset[Any], requests: Any, threads: int | None, ran
     )
 
 
-class TorchBatches(SampledBatches):
+class TorchBatches(Batches):
     """Batches that the worker processes of a torch DataLoader read and decode with Pillow.
 
     Args:
