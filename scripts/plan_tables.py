@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benches.report.published import MACHINES, check
 from fastrecord.inspect.tables import GPUS, WAYS
-from fastrecord.inspect.units import rate_text
+from fastrecord.inspect.units import size_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 
@@ -34,7 +34,7 @@ def _gpus() -> Iterable[str]:
     yield "|---|---:|---|---:|---|"
     for name, gpu in GPUS.items():
         fixed = f"{1000 * gpu.fixed:.1f} ms"
-        yield f"| {name} | {fixed} | {gpu.fixed_source} | {rate_text(gpu.link)} | {gpu.link_source} |"
+        yield f"| {name} | {fixed} | {gpu.fixed_source} | {size_text(gpu.link)}/s | {gpu.link_source} |"
 
 
 def _ways() -> Iterable[str]:

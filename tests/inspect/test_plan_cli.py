@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,6 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
         ("--gpus 10 --nodes 4 --gpu V100 --net 1Gb/s", "10 GPUs do not divide among 4 nodes"),
         ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),
         ("--gpus 8 --gpu V100 --window 8", "--window is for --cache"),
-        ("--gpus 8 --gpu V100 --plot plan.txt", "a picture's name ends with .png, .svg, .pdf"),
     ],
 )
 def test_wrong_usage_is_explained(arguments: str, message: str) -> None:
@@ -83,29 +81,8 @@ def test_a_wrong_option_is_an_error_before_the_measurement(tmp_path: Path) -> No
     absent = tmp_path / "absent.frec"
     known = ("--gpus", 1, "--gpu", "V100", "--measure", absent)
     assert "not 'gif'" in failed("plan", *known, "--stored", "gif", status=2)
-    assert "a picture's name ends with" in failed("plan", *known, "--plot", tmp_path / "plan.txt", status=2)
-    nowhere = tmp_path / "nowhere"
-    assert f"error: {nowhere}: No such file or directory" in failed("plan", *known, "--plot", nowhere / "plan.png")
     assert "no published rate" in failed("plan", "--gpus", 1, "--gpu", "H900", "--measure", absent, status=2)
     assert "absent.frec" in failed("plan", "--gpus", 1, "--gpu", "V100", "--measure", absent)
-
-
-@pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_plot_draws_a_picture(tmp_path: Path, kind: str, magic: bytes) -> None:
-    picture = tmp_path / f"plan.{kind}"
-    good("plan", *HAL, "--plot", picture)
-    assert picture.read_bytes().startswith(magic)
-    assert list(tmp_path.iterdir()) == [picture]
-
-
-def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "folder.png"
-    folder.mkdir()
-    assert f"error: {folder}: Is a dir" in failed("plan", *HAL, "--plot", folder)
-    folder.rmdir()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert "pip install 'fastrecord[plot]'" in failed("plan", *HAL, "--plot", tmp_path / "plan.png")
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_programs_of_the_page_run(
@@ -119,6 +96,5 @@ def test_the_programs_of_the_page_run(
         program, *arguments = shlex.split(line)
         assert program == "fastrecord"
         command(line, *arguments)
-    assert Path("plan.png").exists()
     execute(python, "plan.md", {})
     assert capsys.readouterr().out.startswith("storage ")

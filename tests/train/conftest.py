@@ -15,4 +15,3 @@ def no_plot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Leave out the plot: drawing it takes longer than a run of ten steps."""
     if "plot" not in request.fixturenames:
         monkeypatch.setattr("fastrecord.train.engine.plot_metrics", lambda *_: False)
-        monkeypatch.setattr("fastrecord.train.ladder.plot_ladder", lambda *_, **__: False)

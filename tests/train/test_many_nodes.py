@@ -9,7 +9,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -144,50 +143,6 @@ class Job:
 
     def told(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
-
-
-def test_nodes_have_names_and_a_rate_and_end_with_all_their_processes() -> None:
-    with network(2, rate="100mbit", delay="1ms") as net:
-        first, second = net.nodes
-        assert first.run("hostname; getent hosts node1").split() == ["node0", "10.77.0.2", "node1"]
-        assert "10.77.0" not in subprocess.run(["ip", "address"], check=True, capture_output=True, text=True).stdout
-        queues = first.run("tc qdisc show dev eth0")
-        assert "tbf" in queues
-        assert "100Mbit" in queues
-        # The kernel may lack the module that delays packets.
-        assert net.delay in ("1ms", "not set: the kernel has no netem")
-        assert ("netem" in queues) == (net.delay == "1ms")
-        waits = second.popen("sh", "-c", "cat & wait", stdin=subprocess.PIPE)
-        assert first.processes().keys().isdisjoint(second.processes())
-        second.kill()
-        assert waits.poll() is not None
-        assert not second.processes()
-        first.run("true")
-    assert not Path(f"/proc/{first._space.pid}").exists()
-    with pytest.raises(ValueError, match=r"a rate ends in kbit, mbit, gbit: 'fast'"), network(1, rate="fast"):
-        pass
-
-
-KILLED = """
-import os, signal
-from tests.support.machines.nodes import network
-
-with network(2) as net:
-    for node in net.nodes:
-        node.popen("sh", "-c", "echo here; sleep 1000 & wait")
-    print("made\\n", end="", flush=True)  # one write: the nodes write to the same pipe
-    signal.pause()
-"""
-
-
-def test_a_killed_maker_leaves_no_node() -> None:
-    with running("-c", KILLED) as maker:
-        assert maker.stdout is not None
-        told = [maker.stdout.readline() for _ in range(3)]
-        maker.kill()
-        # All processes of the nodes have this pipe: it ends with the last of them.
-        assert maker.stdout.read() == ""
-    assert told.count("here\n") == 2
 
 
 SILENT = """

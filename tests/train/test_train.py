@@ -157,7 +157,7 @@ def test_differing_classes_are_refused_naming_missing_and_extra_ones() -> None:
         TrainError, match=r"b\.frec does not have 'owl'; only b\.frec has 'asp', 'bee'\. .*--classes-from"
     ):
         check_classes(["cat", "owl"], ["bee", "cat", "asp"], train="a.frec", val="b.frec")
-    with pytest.raises(TrainError, match=r"'00', .*'09' and 90 more"):
+    with pytest.raises(TrainError, match=r"'00', .*'04' and 95 more"):
         check_classes([f"{i:02}" for i in range(100)], [], train="a.frec", val="b.frec")
     check_classes(["cat", "owl"], ["owl", "cat"], train="a.frec", val="b.frec")
 

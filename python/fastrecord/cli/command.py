@@ -20,9 +20,6 @@ quiet_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON: an object, or one for each FILE and line."
 )
-plot_option = click.option(
-    "--plot", "picture", type=path_type, metavar="PICTURE", help="Also draw it: .png, .svg or .pdf. Replaces PICTURE."
-)
 # Parameters of functions that commands fill in.
 _OURS = ("progress", "store", "on_large")
 # Names of parameters that are an output, which -o gives too.
@@ -98,7 +95,8 @@ def command(
         if "progress" in names:
             made = quiet_option(made)
         if plot is not None:
-            made = plot_option(made)
+            text = "Also draw it: .png, .svg or .pdf. Replaces PICTURE."
+            made = click.option("--plot", "picture", type=path_type, metavar="PICTURE", help=text)(made)
         others = [name for name in names[len(paths) :] if name in texts(behind) and name not in _OURS]
         if others:
             words = {name: word.strip("[.]") for name, word in zip(paths, usage.split(), strict=True)}

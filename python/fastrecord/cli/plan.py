@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastrecord import inspect
-from fastrecord.cli.command import json_option, plot_option
+from fastrecord.cli.command import json_option
 from fastrecord.cli.text import say
 from fastrecord.inspect.cache_estimate import estimate_cache
 from fastrecord.inspect.plan_options import CacheOptions, Cluster, Data, Training
-from fastrecord.inspect.plots import plot_plan, require_plot
-from fastrecord.inspect.units import rate_text, size_text, time_text
+from fastrecord.inspect.units import size_text, time_text
 from fastrecord.options import as_flags, derived, flag, given, made, path_type, texts
 
 if TYPE_CHECKING:
@@ -47,9 +46,8 @@ _WITH_CACHE = {"gpus", "nodes", "batch", "images", "image_bytes", *texts(CacheOp
     metavar="FILE",
     help="Measure this machine on FILE for 10 seconds, as `bench --cold` does: its disk and its CPUs.",
 )
-@plot_option
 @json_option
-def plan(measure: str | None, picture: str | None, as_json: bool, **options: Any) -> None:
+def plan(measure: str | None, as_json: bool, **options: Any) -> None:
     """Predict the speed of a training run, what limits it, and what would lift the limit.
 
     The rates of GPUs, and of decoding, are published or measured elsewhere; docs/plan.md has their sources, the
@@ -58,7 +56,7 @@ def plan(measure: str | None, picture: str | None, as_json: bool, **options: Any
     With --cache it predicts instead what the nodes download and ask for, and how large their caches must be.
     """
     names = given(options).keys()
-    if "cache" in names and (measure or picture or not names <= _WITH_CACHE):
+    if "cache" in names and (measure or not names <= _WITH_CACHE):
         raise click.UsageError(f"--cache goes with {_flags(_WITH_CACHE - {'cache'})} and --json only")
     if "cache" not in names and names & texts(CacheOptions).keys():
         raise click.UsageError(f"{_flags(names & texts(CacheOptions).keys())} is for --cache")
@@ -68,8 +66,6 @@ def plan(measure: str | None, picture: str | None, as_json: bool, **options: Any
             estimate = estimate_cache(*run, made(CacheOptions, options))
             say(*[json.dumps(estimate.to_dict())] if as_json else _cache_text(estimate))
             return
-        if picture is not None:
-            require_plot(picture)
         report = None
         if measure is not None:
             cluster, training, data = run
@@ -77,8 +73,6 @@ def plan(measure: str | None, picture: str | None, as_json: bool, **options: Any
             inspect.plan(cluster, training, replace(data, stored=None) if data.stored == "measured" else data)
             report = inspect.bench(measure, seconds=_SECONDS, cold=True)
         found = inspect.plan(*run, report=report)
-        if picture is not None:
-            plot_plan(found, picture)
     except ValueError as error:
         raise click.UsageError(as_flags(str(error), Cluster, Training, Data)) from error
     say(*[json.dumps(found.to_dict())] if as_json else _text(found))
@@ -168,8 +162,8 @@ def _parts(plan: Plan) -> list[str]:
 
 def _demands(plan: Plan) -> list[str]:
     return [
-        f"storage, to keep the GPUs busy: {rate_text(plan.storage_needed)}, {plan.operations_needed:,.0f} reads/s",
-        f"storage, read on average: {rate_text(plan.storage_read)}, {plan.operations_read:,.0f} reads/s",
+        f"storage, to keep the GPUs busy: {size_text(plan.storage_needed)}/s, {plan.operations_needed:,.0f} reads/s",
+        f"storage, read on average: {size_text(plan.storage_read)}/s, {plan.operations_read:,.0f} reads/s",
         f"page cache of a node that holds everything: {size_text(plan.page_cache)}",
     ]
 
@@ -182,7 +176,7 @@ def _ways(plan: Plan) -> list[str]:
         *(
             f"{way.name:<18}{size_text(way.image_bytes):>9}  {size_text(way.dataset_bytes):>11}  "
             f"{way.cores_per_gpu:>9.2f}  "
-            f"{rate_text(way.storage_bytes_per_second):>10}  {way.images_per_second:>10,.0f}  {way.limit}"
+            f"{size_text(way.storage_bytes_per_second) + '/s':>10}  {way.images_per_second:>10,.0f}  {way.limit}"
             for way in plan.ways
         ),
     ]

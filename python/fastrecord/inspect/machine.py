@@ -73,13 +73,10 @@ def parse_group(membership: str, mounts: str, read: Any) -> Group:
             parts = [part for part in path.split("/") if part not in ("", "..")]
             for depth in range(len(parts), -1, -1):
                 place = os.path.join(mount.point, *parts[:depth])
-                if mount.kind == "cgroup2":
-                    quota, period = [*(read(f"{place}/cpu.max") or "").split(), "", ""][:2]
-                    limit = (read(f"{place}/memory.max") or "").strip()
-                else:
-                    quota = (read(f"{place}/cpu.cfs_quota_us") or "").strip()
-                    period = (read(f"{place}/cpu.cfs_period_us") or "").strip()
-                    limit = (read(f"{place}/memory.limit_in_bytes") or "").strip()
+                # A hierarchy of version 1 has no file of these names, and others instead.
+                old = [read(f"{place}/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+                quota, period = [*(read(f"{place}/cpu.max") or " ".join(old)).split(), "", ""][:2]
+                limit = (read(f"{place}/memory.max") or read(f"{place}/memory.limit_in_bytes") or "").strip()
                 if quota.isdigit() and period.isdigit() and int(period) > 0:
                     cpus.append(int(quota) / int(period))
                 if limit.isdigit() and int(limit) < _NO_LIMIT:
@@ -213,10 +210,6 @@ def judge_machine(machine: Machine, files: int = 0) -> list[Finding]:
             )
         command = None if enough else "docker run --shm-size=8g ..."
         found.append(Finding("ok" if enough else "warning", "shared-memory", message, command))
-    means = "workers open the files again by path, file id and commit; what they get must pickle"
-    if machine.start_method == "fork":
-        means = "workers begin with all that their parent has; readers, data sets and loaders go through it"
-    found.append(Finding("ok", "start-method", f"processes start by {machine.start_method}: {means}"))
     return found
 
 
@@ -258,12 +251,6 @@ def _judge_memory(machine: Machine) -> list[Finding]:
         found.append(Finding("note", "memory", message))
     if not found and machine.memory is not None:
         found.append(Finding("ok", "memory", f"{machine.memory / 1e9:.1f} GB, {(left or 0) / 1e9:.1f} available"))
-    if machine.huge_pages is not None:
-        means = "batch buffers come in pages of 4 KiB, which costs little, as they are used again"
-        if machine.huge_pages == "always":
-            means = "batch buffers come in pages of 2 MiB where they fit"
-        message = f"transparent huge pages: {machine.huge_pages}: {means}; mapped files do not depend on it"
-        found.append(Finding("ok", "huge-pages", message))
     return found
 
 

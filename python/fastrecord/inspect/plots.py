@@ -1,19 +1,16 @@
-"""`plot_stats` and `plot_plan`: statistics, or a planned run, as one picture. Compute nothing of their own."""
+"""`plot_stats`: statistics as one picture. Computes nothing of its own."""
 
 from __future__ import annotations
 
 import io
 import os
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastrecord.inspect.model import Setup, run
 from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.interchange.libraries import library
 
 if TYPE_CHECKING:
-    from fastrecord.inspect.prediction import Plan
     from fastrecord.inspect.statistics import Distribution, FileStats, ImageStats
 
 _KINDS = (".png", ".svg", ".pdf")
@@ -125,57 +122,3 @@ def _draw_classes(axes: Any, stats: FileStats) -> None:
         axes.stairs([count for _, count in counts], fill=True, color=_BLUE)
         axes.set(xlabel="classes, largest first")
     axes.set_ylim(bottom=0)
-
-
-def plot_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draw a plan: its rate on 1 GPU up to twice as many as planned, the ideal line and each limit.
-
-    Args:
-        plan: The plan.
-        path: The picture, which is replaced; its name ends with .png, .svg or .pdf.
-
-    Raises:
-        ValueError: the name ends with something else.
-        FastRecordError: matplotlib is not installed.
-        OSError: the file cannot be written.
-    """
-    figure = require_plot(path)(figsize=(8, 5), layout="constrained")
-    sizes = _sizes(plan.setup)
-    steps = [run(setup).last for setup in sizes]
-    gpus = [setup.gpus for setup in sizes]
-    images = [setup.gpus * setup.batch for setup in sizes]
-    axes = figure.subplots()
-    axes.plot(gpus, [images[0] / steps[0].compute * n / gpus[0] for n in gpus], "k:", label="ideal")
-    parts = (
-        ("GPUs and all-reduce", [step.gpu for step in steps]),
-        ("storage", [step.storage for step in steps]),
-        ("read operations", [step.operations for step in steps]),
-        ("decoding", [step.decode for step in steps]),
-    )
-    for name, seconds in parts:
-        if all(seconds):
-            axes.plot(gpus, [n / time for n, time in zip(images, seconds, strict=True)], "--", label=f"limit: {name}")
-    rates = [n / step.total for n, step in zip(images, steps, strict=True)]
-    axes.plot(gpus, rates, "o-", linewidth=2, label="planned")
-    axes.axvline(plan.setup.gpus, color="grey", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    # A limit far above the others would leave no room for them.
-    axes.set_ylim(rates[0] / 1.5, 3 * max(rates))
-    axes.set_xticks(gpus, [str(n) for n in gpus])
-    ticks = [rates[0] * 2**power for power in range(40) if rates[0] * 2**power < 3 * max(rates)]
-    axes.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set(xlabel="GPUs", ylabel="images/s", title=f"{plan.setup.gpus} GPUs: limited by {plan.limit}")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    _save(figure, path)
-
-
-def _sizes(setup: Setup) -> list[Setup]:
-    """Return the setup with 1, 2, 4, ... GPUs, on as few nodes as they fill; and as planned."""
-    each = setup.gpus // setup.nodes
-    whole = {each * 2**power for power in range(21) if each * 2**power <= 2 * setup.gpus and setup.nodes > 1}
-    few = {2**power for power in range(21) if 2**power <= (each if setup.nodes > 1 else 2 * setup.gpus)}
-    counts = sorted(n for n in whole | few | {setup.gpus} if n * setup.batch <= setup.images)
-    return [replace(setup, gpus=n, nodes=max(1, n // each) if setup.nodes > 1 else 1) for n in counts]

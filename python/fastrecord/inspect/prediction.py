@@ -175,17 +175,6 @@ def plan(
         pause=given["pause"],
         efficiency=cluster.efficiency,
     )
-    return _plan(setup, cluster.gpu, precision, stored, ways, notes)
-
-
-def _plan(
-    setup: Setup,
-    gpu: str | None,
-    precision: str | None,
-    stored: str,
-    ways: dict[str, tuple[float, float]],
-    notes: list[str],
-) -> Plan:
     done = run(setup)
     global_batch = setup.gpus * setup.batch
     gpu_rate = global_batch / done.last.gpu
@@ -194,7 +183,7 @@ def _plan(
     way_plans = tuple(_way(setup, name, nbytes, decode) for name, (nbytes, decode) in ways.items())
     return Plan(
         setup=setup,
-        gpu=gpu,
+        gpu=cluster.gpu,
         precision=precision,
         stored=stored,
         images_per_second=global_batch / done.last.total,
@@ -212,7 +201,7 @@ def _plan(
         step=done.last,
         first_step=done.first,
         limit=limit_of(done.last),
-        advice=tuple(_advice(setup, done, gpu, precision, stored, way_plans)),
+        advice=tuple(_advice(setup, done, cluster.gpu, precision, stored, way_plans)),
         notes=tuple(notes),
         ways=way_plans,
     )
@@ -319,7 +308,7 @@ def _advice(
             )
     if limit == "storage":
         needed = setup.storage * last.storage / last.gpu if setup.storage else 0.0
-        advice.append(f"A storage of {units.rate_text(needed)} keeps the GPUs busy.")
+        advice.append(f"A storage of {units.size_text(needed)}/s keeps the GPUs busy.")
     if limit == "read operations":
         needed = setup.operations * last.operations / last.gpu if setup.operations else 0.0
         advice.append(f"A storage of {needed:,.0f} read operations/s keeps the GPUs busy.")

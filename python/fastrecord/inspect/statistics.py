@@ -10,7 +10,6 @@ import io
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastrecord._core import FastRecordError, Reader, image_size, permute, side_kinds
+from fastrecord._core import FastRecordError, image_size, permute, side_kinds
 from fastrecord.checks import WORD, integer
 from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
@@ -30,7 +29,7 @@ from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
 
 if TYPE_CHECKING:
-    from fastrecord.store.supply import Supply
+    pass
 
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
 _SHORT_HEAD, _HEAD = 1 << 13, 1 << 16
@@ -233,7 +232,9 @@ def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) 
     with warnings.catch_warnings(action="ignore"):  # Pillow's about damaged metadata
         images = _images(shards, name, kind, rows) if kind.name in ("image", "bytes") else None
     if kind.nbytes is not None and lies_in_index(kind):
-        return FieldStats(name, str(kind), _alike(kind.nbytes, len(shards)), kind.nbytes * len(shards), 1, None, images)
+        size, count = kind.nbytes, len(shards)
+        alike = Distribution(size, size, size, size, size * count, [size, size], [count]) if count else None
+        return FieldStats(name, str(kind), alike, size * count, 1, None, images)
     lengths = np.concatenate([reader.lengths(name) for reader in shards.readers])
     raw = stored = int(lengths.sum())
     for reader in shards.readers:
@@ -243,10 +244,6 @@ def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) 
     return FieldStats(
         name, str(kind), Distribution.of(lengths), stored, ratio, _duplicates(shards, name, lengths), images
     )
-
-
-def _alike(size: int, count: int) -> Distribution | None:
-    return Distribution(size, size, size, size, size * count, [size, size], [count]) if count else None
 
 
 def _duplicates(shards: Shards, name: str, lengths: NDArray[np.int64]) -> Duplicates:
@@ -283,17 +280,13 @@ def _value_digest(shards: Shards, row: int, name: str) -> tuple[int, bytes] | No
     return len(data), hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _located(shards: Shards, rows: NDArray[np.int64]) -> Iterator[tuple[Reader, Supply | None, list[int]]]:
-    for shard, _, records in shards.split(rows):
-        yield shards.readers[shard], shards.supply(shard), records.tolist()
-
-
 def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> ImageStats | None:
     formats, modes, subsampling = Counter[str](), Counter[str](), Counter[str]()
     sides: list[tuple[int, int]] = []
     kinds: list[int] = []
     progressive = unreadable = 0
-    for reader, supply, records in _located(shards, rows):
+    for shard, _, numbers in shards.split(rows):
+        reader, supply, records = shards.readers[shard], shards.supply(shard), numbers.tolist()
         if supply is not None:
             reader.prefetch(records, name)
         if kind.name == "image":

@@ -57,11 +57,6 @@ def positive(name: str, value: Any, *, zero: bool = False) -> float:
     return float(value)
 
 
-def rate_text(value: float) -> str:
-    """Return bytes per second in the largest fitting unit: `3.30 GB/s`."""
-    return f"{size_text(value)}/s"
-
-
 def size_text(value: float) -> str:
     """Return bytes in the largest fitting unit: `148.6 GB`."""
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):

@@ -5,37 +5,20 @@ does the same from Python. `run_ladder` (`--ladder`) measures the cost of each l
 records and the model.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Any
-
-from fastrecord.train.config import TrainConfig, TrainError
+from fastrecord.lazy import lazily
+from fastrecord.train.config import TrainConfig as TrainConfig
+from fastrecord.train.config import TrainError as TrainError
 
 if TYPE_CHECKING:
-    from fastrecord.train.engine import Result, train
-    from fastrecord.train.ladder import Ladder, Rung, run_ladder
+    from fastrecord.train.engine import Result as Result
+    from fastrecord.train.engine import train as train
+    from fastrecord.train.ladder import Ladder as Ladder
+    from fastrecord.train.ladder import Rung as Rung
+    from fastrecord.train.ladder import run_ladder as run_ladder
 
-# The engine needs torch; the configuration and `--help` do not (PEP 562).
-_LAZY = {
-    "Ladder": "fastrecord.train.ladder",
-    "Result": "fastrecord.train.engine",
-    "Rung": "fastrecord.train.ladder",
-    "run_ladder": "fastrecord.train.ladder",
-    "train": "fastrecord.train.engine",
-}
-
-__all__ = ["Ladder", "Result", "Rung", "TrainConfig", "TrainError", "run_ladder", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
-
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'fastrecord.train' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+# The engine needs torch; the configuration and `--help` do not.
+_NAMES = {"Result": "engine", "train": "engine", "Ladder": "ladder", "Rung": "ladder", "run_ladder": "ladder"}
+__all__ = sorted([*_NAMES, "TrainConfig", "TrainError"])
+__getattr__, __dir__ = lazily(__name__, _NAMES)

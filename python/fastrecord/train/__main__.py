@@ -35,8 +35,7 @@ from fastrecord.train.interrupt import StopSignal
     "--ladder",
     is_flag=True,
     help="Train some steps on each kind of --data in turn, on real data by either loader; print what each layer costs "
-    "and which one limits, and write ladder.json and ladder.png to --out, nothing else. --max-steps: steps to measure "
-    "on each kind.",
+    "and which one limits, and write ladder.json to --out, nothing else. --max-steps: steps to measure on each kind.",
 )
 @click.pass_context
 def main(context: click.Context, /, *, file: str | None, ladder: bool, **options: Any) -> None:

@@ -28,7 +28,6 @@ from fastrecord.train.labels import class_names
 from fastrecord.train.learner import Learner
 from fastrecord.train.meters import TrainMeter
 from fastrecord.train.model import build_model
-from fastrecord.train.plot import plot_ladder
 from fastrecord.train.run_folder import check_folder
 
 _log = logging.getLogger("fastrecord.train")
@@ -112,7 +111,7 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
 
     Under torchrun, every process calls it. The kinds take turns in rounds, so that noise on the
     machine affects all alike. The learning rate is 0, nothing is evaluated, and the only output is
-    `ladder.json` in `config.folder`, and `ladder.png` if matplotlib is installed.
+    `ladder.json` in `config.folder`.
 
     Args:
         config: The run. `max_steps` is the number of steps measured on each kind of data, 50 by
@@ -348,8 +347,6 @@ class _Measurement:
         path = config.folder / "ladder.json"
         replace_file(path, json.dumps({**about, **dataclasses.asdict(ladder)}, indent=2).encode() + b"\n")
         _log.info(f"ladder: {path}")
-        rounds: dict[str, Sequence[float]] = {rung.data: rung.round_step_seconds for rung in ladder.rungs}
-        plot_ladder(rounds, config.folder / "ladder.png", title=f"{config.model}, what limits: {ladder.limit}")
 
     def _say(self, line: str) -> None:
         if self.ranks.is_first:

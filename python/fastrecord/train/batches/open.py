@@ -9,6 +9,7 @@ from typing import Any
 from fastrecord import FastRecordDataset, FastRecordError
 from fastrecord.dataset.shards import at_snapshots
 from fastrecord.errors import Code
+from fastrecord.names import name_some
 from fastrecord.store.store import Store
 from fastrecord.train.batches.base import Batches
 from fastrecord.train.batches.constant import ConstantBatches
@@ -61,17 +62,15 @@ def open_on_all_ranks(config: TrainConfig, ranks: Ranks) -> tuple[FastRecordData
     if ranks.world_size == 1:
         return ranks.each(lambda: open_datasets(config))
     # A data set pickles as the snapshots of its files.
-    found = ranks.first(lambda: pickle.dumps(open_datasets(config)))
-    return ranks.each(lambda: _reopen(found))
+    pickled = ranks.first(lambda: pickle.dumps(open_datasets(config)))
 
+    def reopen() -> tuple[FastRecordDataset, FastRecordDataset | None]:
+        train, val = pickle.loads(pickled)
+        for dataset in filter(None, (train, val)):
+            dataset.readers  # noqa: B018 - opens the files now, not when the first record is read
+        return train, val
 
-def _reopen(pickled: bytes) -> tuple[FastRecordDataset, FastRecordDataset | None]:
-    found: tuple[FastRecordDataset, FastRecordDataset | None] = pickle.loads(pickled)
-    for dataset in found:
-        if dataset is not None:
-            # Open the files now, not when the first record is read.
-            dataset.readers  # noqa: B018
-    return found
+    return ranks.each(reopen)
 
 
 def open_batches(
@@ -111,8 +110,8 @@ def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, t
     extra = sorted(set(val_classes) - set(train_classes))
     if not missing and not extra:
         return
-    said = [f"{val} does not have {_some(missing)}"] if missing else []
-    said += [f"only {val} has {_some(extra)}"] if extra else []
+    said = [f"{val} does not have {name_some(missing)}"] if missing else []
+    said += [f"only {val} has {name_some(extra)}"] if extra else []
     raise TrainError(
         f"the classes of {train} and {val} differ: {'; '.join(said)}. "
         f"Pack the second with --classes-from {train}, so that both have the same classes and numbers"
@@ -121,11 +120,6 @@ def check_classes(train_classes: Sequence[str], val_classes: Sequence[str], *, t
 
 def _lists_classes(dataset: FastRecordDataset) -> bool:
     return None not in dataset.selection.shards.class_lists()
-
-
-def _some(names: Sequence[str], most: int = 10) -> str:
-    listed = ", ".join(repr(name) for name in names[:most])
-    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
 
 
 def _name(files: str | Sequence[str]) -> str:
