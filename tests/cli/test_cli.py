@@ -24,31 +24,7 @@ from tests.conftest import encode, folder_records
 from tests.support import programs
 from tests.support.commands import failed, flip, good, run
 
-COMMANDS = [
-    "pack",
-    "import",
-    "info",
-    "ls",
-    "head",
-    "stats",
-    "browse",
-    "diff",
-    "extract",
-    "export",
-    "verify",
-    "repair",
-    "merge",
-    "split",
-    "shuffle",
-    "select",
-    "index",
-    "manifest",
-    "copy",
-    "compact",
-    "doctor",
-    "bench",
-    "plan",
-]
+COMMANDS = cli.list_commands(click.Context(cli))
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
