@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shlex
 import signal
 import threading
 import time
@@ -281,19 +282,7 @@ def test_options_that_the_ladder_does_not_use_are_refused(option: tuple[str, ...
 
 # Commands
 
-OPTIONS = [
-    "--ladder",
-    "--model",
-    "squeezenet1_1",
-    "--batch-size",
-    "8",
-    "--image-size",
-    "32",
-    "--threads",
-    "1",
-    "--device",
-    "cpu",
-]
+OPTIONS = shlex.split("--ladder --model squeezenet1_1 --batch-size 8 --image-size 32 --threads 1 --device cpu")
 
 
 def test_the_command_climbs_the_ladder(colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:

@@ -49,20 +49,10 @@ _log = logging.getLogger("fastrecord.train")
 _LOSS_UNIT = 2.0**-20
 _LOSS_LIMIT = 2.0**20  # per image; keeps the sum over 8 million images within 64 bits
 # Required entries of a checkpoint, and settings that a resumed run must share.
-_NEEDED = [
-    "config",
-    "classes",
-    "step",
-    "epoch",
-    "done",
-    "best_error1",
-    "meter",
-    "skips",
-    "batches",
-    "model",
-    "optimizer",
-    "scaler",
-]
+_NEEDED = (
+    *("config", "classes", "step", "epoch", "done", "best_error1"),
+    *("meter", "skips", "batches", "model", "optimizer", "scaler"),
+)
 _SHARED = ("model", "seed", "data", "shuffle")
 
 
