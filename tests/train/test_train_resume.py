@@ -140,7 +140,9 @@ def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: 
     options = ["--out", tmp_path / "out", "--model", MODEL, "--batch-size", 8, "--image-size", 32, "--threads", 1]
     done = CliRunner().invoke(main, [str(argument) for argument in (damaged, *options)])
     assert done.exit_code == 1
-    assert re.search(r"^Error: /.*damaged\.frec: record 40, .*'blue/40\.jpg' \[FR302\]$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^Error: /.*damaged\.frec: record 40, key 'blue/40\.jpg', .* \[FR302\]$", done.stderr, re.MULTILINE
+    )
 
 
 def test_a_second_interrupt_ends_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_whole(tmp_pat
 KILLED = """
 import torch
 from pathlib import Path
-from fastrecord.train import checkpoint
+from fastrecord.train import checkpoint, files
 
 class Disk:
     def __init__(self, place): self.place = place
@@ -232,7 +234,7 @@ for step, place in enumerate([0.0, 0.5, 1.0, "synced", "renamed"]):
     checkpoint.save_checkpoint({"step": step, "weights": torch.zeros(1000)}, path)
     child = os.fork()
     if child == 0:
-        checkpoint.os = Disk(place)
+        files.os = Disk(place)
         checkpoint.save_checkpoint({"step": 100 + step, "weights": torch.ones(1000)}, path)
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -240,7 +242,7 @@ for step, place in enumerate([0.0, 0.5, 1.0, "synced", "renamed"]):
     found = checkpoint.load_checkpoint(path)
     assert found["weights"].eq(float(found["step"] >= 100)).all()
     print(place, found["step"], sorted(file.name for file in path.parent.iterdir()))
-    checkpoint.remove_leftovers(Path("out"))
+    files.remove_leftovers(Path("out"))
     assert [file.name for file in path.parent.iterdir()] == ["last.pt"]
 """
 

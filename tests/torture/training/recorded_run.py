@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastrecord.train import checkpoint, engine
+from fastrecord.train import engine, files
 from fastrecord.train.__main__ import main
 from fastrecord.train.batches.base import Batch
 from fastrecord.train.learner import Learner
@@ -48,7 +48,7 @@ class Plan:
 
 
 class Disk:
-    """`os`, as the checkpoint module uses it."""
+    """`os`, as the module that writes checkpoints uses it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -57,16 +57,19 @@ class Disk:
         return getattr(os, name)
 
     def fsync(self, descriptor: int) -> None:
-        if self._plan.reach("half"):
+        if ".pt." in os.readlink(f"/proc/self/fd/{descriptor}") and self._plan.reach("half"):
             # As if only this much had been written.
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             die()
         os.fsync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._plan.die_at("synced")
+        is_checkpoint = target.suffix == ".pt"
+        if is_checkpoint:
+            self._plan.die_at("synced")
         os.replace(source, target)
-        self._plan.die_at("renamed")
+        if is_checkpoint:
+            self._plan.die_at("renamed")
 
 
 def run() -> None:
@@ -92,7 +95,7 @@ def run() -> None:
 
     Learner.step = noted_step  # type: ignore[method-assign]
     engine._Run._seed_step = noted_seed  # type: ignore[method-assign]
-    vars(checkpoint)["os"] = Disk(plan)
+    vars(files)["os"] = Disk(plan)
     main(sys.argv[3:])
 
 
