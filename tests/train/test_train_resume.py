@@ -140,9 +140,8 @@ def test_a_damaged_record_ends_the_command_with_one_line_that_names_it(colours: 
     options = ["--out", tmp_path / "out", "--model", MODEL, "--batch-size", 8, "--image-size", 32, "--threads", 1]
     done = CliRunner().invoke(main, [str(argument) for argument in (damaged, *options)])
     assert done.exit_code == 1
-    assert re.search(
-        r"^Error: /.*damaged\.frec: record 40, key 'blue/40\.jpg', .* \[FR302\]$", done.stderr, re.MULTILINE
-    )
+    told = r"^Error: /.*damaged\.frec: record 40, key 'blue/40\.jpg', .* \[FR302\]$"
+    assert re.search(told, done.stderr, re.MULTILINE)
 
 
 def test_a_second_interrupt_ends_a_run_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
