@@ -35,6 +35,8 @@ _SHORT = {"out": "-o", "format": "-f", "batch_size": "-b", "threads": "-j", "pri
 _METAVARS = {"mapping": "NAME=FIELD,...", "classes_from": "FILE.frec", "where": "CONDITION", "drop": "FIELD"}
 _METAVARS |= dict.fromkeys(("field", "classes", "class_name", "format"), "NAME")
 _METAVARS |= dict.fromkeys(("records", "fractions", "names", "lost"), "LIST")
+# Parameters whose names in a message mean them, although they are plain words.
+_WORDS = ("raw", "quality", "shards", "staging")
 # Given several times: the texts may have commas.
 _REPEATED = ("classes", "drop", "val")
 # Stands for None where that is not the default.
@@ -100,9 +102,10 @@ def made(kind: type[_Object], options: dict[str, Any], **more: Any) -> _Object:
 
 def as_flags(text: str, *sources: Source) -> str:
     """Return a message about parameters with their names on the command line."""
-    names = "|".join(name for source in sources for name in texts(source) if "_" in name or text.startswith(f"{name} "))
-    names += "|raw|quality|shards|staging"
-    return re.sub(rf"\b({names.removeprefix('|')})\b", lambda found: flag(found[0]), text)
+    known = [name for source in sources for name in texts(source)]
+    names = "|".join(name for name in known if "_" in name or name in _WORDS or text.startswith(f"{name} "))
+    # Not in a path.
+    return re.sub(rf"(?<![\w/.-])({names})(?![\w/-]|\.\w)", lambda found: flag(found[0]), text) if names else text
 
 
 @cache
@@ -127,6 +130,7 @@ def flag(name: str) -> str:
 def hint(source: Source, name: str) -> tuple[Any, Any]:
     """Return the annotated type of a parameter, and its default."""
     parameter = inspect.signature(source).parameters[name]
+    # Not `get_type_hints`: other parameters may have types that are imported for type checkers only.
     return eval(parameter.annotation, vars(sys.modules[source.__module__])), parameter.default
 
 

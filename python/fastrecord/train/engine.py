@@ -97,10 +97,21 @@ def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
         OSError: a file cannot be written.
     """
     with ExitStack() as stack:
-        signals = stack.enter_context(StopSignal()) if stop is None else stop
-        with signals.suspended():
-            ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
-        return _Run(config, ranks, signals, stack).run()
+        return _Run(config, *start(config, stop, stack), stack).run()
+
+
+def start(config: TrainConfig, stop: StopSignal | None, stack: ExitStack) -> tuple[Ranks, StopSignal]:
+    """Join the other ranks until `stack` is closed; signals act at once meanwhile.
+
+    Raises:
+        TrainError: as `start_ranks`.
+    """
+    signals = stack.enter_context(StopSignal()) if stop is None else stop
+    with signals.suspended():
+        ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
+    if ranks.device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+    return ranks, signals
 
 
 def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception | None]:
@@ -193,11 +204,9 @@ class _Run:
         global_batch_size = config.batch_size * config.accumulate * ranks.world_size
         self.learning_rate = LearningRate(config, global_batch_size, self.steps_per_epoch)
         torch.manual_seed(config.seed)
-        if ranks.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
         self.learner = Learner(ranks.each(lambda: build_model(config, self.classes)), config, ranks)
         self.meter = TrainMeter(ranks, self.batches.stats)
-        self.skips = Skips(ranks)
+        self.skips = Skips(ranks, self.batches, "training")
         found = ranks.first(lambda: _claim_folder(config, stack))
         if found is not None:
             self._resume(ranks.first(lambda: load_checkpoint(found)), found)
@@ -248,7 +257,7 @@ class _Run:
             drawn, failure = draw(batches, self.config.accumulate)
             # All ranks must stop at the same step, although a signal reaches them at different
             # times.
-            with self._skips_told("training", self.batches, self.skips, step=self.step + 1):
+            with self._skips_told(self.skips, step=self.step + 1):
                 signal = self.ranks.agree(self.signals.number, failure)
             if signal:
                 if self.step:
@@ -265,8 +274,8 @@ class _Run:
             if self.config.checkpoint_every and self.step % self.config.checkpoint_every == 0 and not last:
                 self._save("last")
             if self.done == self.steps_per_epoch:
-                self.skips.collect(self.batches.take_skipped())
-                self._report_skips("training", self.skips)
+                self.skips.collect()
+                self._report_skips(self.skips)
         return 0
 
     def _evaluate_epoch(self) -> int:
@@ -277,8 +286,8 @@ class _Run:
         improved = False
         if self.val_batches is not None:
             start = time.perf_counter()
-            skips = Skips(self.ranks)
-            with self._skips_told("evaluation", self.val_batches, skips, step=self.step):
+            skips = Skips(self.ranks, self.val_batches, "evaluation")
+            with self._skips_told(skips, step=self.step):
                 metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
             if metrics is None:
                 self._save("last")
@@ -287,8 +296,8 @@ class _Run:
             self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
             counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
             self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
-            skips.collect(self.val_batches.take_skipped())
-            self._report_skips("evaluation", skips)
+            skips.collect()
+            self._report_skips(skips)
             self.val = metrics
             improved = self.best_error1 is None or metrics.error1 < self.best_error1
             self.best_error1 = metrics.error1 if improved else self.best_error1
@@ -302,7 +311,7 @@ class _Run:
         return 0
 
     @contextmanager
-    def _skips_told(self, of: str, batches: Batches, skips: Skips, *, step: int) -> Iterator[None]:
+    def _skips_told(self, skips: Skips, *, step: int) -> Iterator[None]:
         """Report the skipped records if the block fails with an error that all ranks raise here.
 
         A run resumed from an earlier checkpoint than `step` reports all of them again.
@@ -310,9 +319,9 @@ class _Run:
         try:
             yield
         except (TrainError, FastRecordError, OSError):
-            skips.collect(batches.take_skipped())
+            skips.collect()
             with suppress(OSError):  # the original error matters more
-                skips.report(of, epoch=self.epoch, step=step, metrics=self.metrics)
+                skips.report(self.metrics, epoch=self.epoch, step=step)
             raise
 
     def _at_max_steps(self) -> bool:
@@ -355,8 +364,8 @@ class _Run:
         )
         self.meter.start_window()
 
-    def _report_skips(self, of: str, skips: Skips) -> None:
-        self.ranks.first(lambda: skips.report(of, epoch=self.epoch, step=self.step, metrics=self.metrics))
+    def _report_skips(self, skips: Skips) -> None:
+        self.ranks.first(lambda: skips.report(self.metrics, epoch=self.epoch, step=self.step))
 
     def _record(self, event: str, metrics: Metrics, **more: float) -> None:
         means = {"loss": metrics.loss, "error1": metrics.error1, "error5": metrics.error5}
@@ -370,7 +379,7 @@ class _Run:
 
     def _save(self, name: str) -> None:
         self._collect()
-        self.skips.collect(self.batches.take_skipped())
+        self.skips.collect()
         path = self.config.folder / "checkpoints" / f"{name}.pt"
         self.ranks.first(lambda: save_checkpoint(self._state(), path))
         if name == "last":

@@ -20,8 +20,8 @@ from fastrecord.train.batches.base import Batch, Batches
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.batches.torch import default_workers
 from fastrecord.train.config import TrainConfig
-from fastrecord.train.distributed import Ranks, start_ranks
-from fastrecord.train.engine import draw
+from fastrecord.train.distributed import Ranks
+from fastrecord.train.engine import draw, start
 from fastrecord.train.files import replace_file
 from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.labels import class_names
@@ -129,9 +129,7 @@ def run_ladder(config: TrainConfig, stop: StopSignal | None = None) -> Ladder | 
         OSError: the file cannot be written.
     """
     with ExitStack() as stack:
-        signals = stack.enter_context(StopSignal()) if stop is None else stop
-        with signals.suspended():
-            ranks = stack.enter_context(start_ranks(config.device, parallel=config.parallel, timeout=config.timeout))
+        ranks, signals = start(config, stop, stack)
         return _Measurement(config.on_processes(ranks.world_size), ranks, signals).run()
 
 
@@ -217,8 +215,6 @@ class _Measurement:
         for loader in dict.fromkeys(made.loader for made in self.configs.values()):
             self.datasets[loader], _ = open_on_all_ranks(dataclasses.replace(self.config, loader=loader), ranks)
         torch.manual_seed(config.seed)
-        if ranks.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
         module = ranks.each(lambda: build_model(config, class_names(self.datasets[config.loader])))
         self.learner = Learner(module, config, ranks)
         self.meter = TrainMeter(ranks)

@@ -15,6 +15,8 @@ from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+# Skipped records of an epoch that are listed; further ones are only counted.
+LISTED = 1000
 
 
 class Batches:

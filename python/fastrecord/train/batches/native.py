@@ -15,10 +15,9 @@ import torch
 from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, Skip
 from fastrecord.loader.skip import SkippedRecord
 from fastrecord.loader.stats import LoaderStats
-from fastrecord.train.batches.base import Batch, Batches
+from fastrecord.train.batches.base import LISTED, Batch, Batches
 from fastrecord.train.config import Augment, TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.skips import LISTED
 from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
 
 _log = logging.getLogger("fastrecord.train")
