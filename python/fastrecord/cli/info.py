@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -57,8 +58,7 @@ def _about_set(path: str) -> dict[str, Any]:
     """Describe a data set; with a manifest, this opens only the first shard."""
     from fastrecord.dataset.shards import Shards
 
-    shards = Shards.open_alike(path)
-    try:
+    with closing(Shards.open_alike(path)) as shards:
         first, named = shards.readers[0], shards.named
         classes, _ = merge_classes(shards.readers, None, shards.class_lists())
         counts = [len(reader) for reader in shards.readers]
@@ -78,8 +78,6 @@ def _about_set(path: str) -> dict[str, Any]:
             "classes": classes or None,
             "complete": all(reader.complete for reader in shards.opened),
         }
-    finally:
-        shards.close()
 
 
 def _stored(reader: Reader, *, remote: bool) -> dict[str, dict[str, Any]]:

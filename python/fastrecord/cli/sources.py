@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,11 +109,8 @@ def opened(path: str) -> Iterator[Records]:
         return
     from fastrecord.dataset.shards import Shards
 
-    shards = Shards.open_alike(path)
-    try:
+    with closing(Shards.open_alike(path)) as shards:
         yield Records(shards.readers, shards.ends.tolist(), shards.class_lists(), remote=is_url(path))
-    finally:
-        shards.close()
 
 
 @contextmanager

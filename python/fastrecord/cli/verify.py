@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +123,9 @@ def _refused(path: str) -> str | None:
     from fastrecord.dataset.shards import Shards
 
     try:
-        shards = Shards.open_alike(path)
-        try:
+        with closing(Shards.open_alike(path)) as shards:
             shards.refuse_incomplete()
             Selection.whole(shards)
-        finally:
-            shards.close()
     except (FastRecordError, OSError) as err:
         return describe(err)
     return None

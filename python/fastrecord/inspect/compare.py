@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -114,15 +115,8 @@ def diff(a: Paths, b: Paths, *, order: bool = False, limit: int = 20) -> Compari
         CorruptFileError: a file is not a valid .frec file, or a value that must be read is damaged.
     """
     limit = integer("limit", limit, 0)
-    shards = Shards.open_alike(a)
-    try:
-        others = Shards.open_alike(b)
-        try:
-            return _Pairing(shards, others, order=order).compare(limit)
-        finally:
-            others.close()
-    finally:
-        shards.close()
+    with closing(Shards.open_alike(a)) as shards, closing(Shards.open_alike(b)) as others:
+        return _Pairing(shards, others, order=order).compare(limit)
 
 
 class _Pairing:
@@ -161,7 +155,9 @@ class _Pairing:
         changed = np.zeros(len(self.rows[0]), np.bool_)
         for mask in differing.values():
             changed |= mask
-        removed, added = (_others(len(side), rows) for side, rows in zip(self._sides, self.rows, strict=True))
+        removed, added = (
+            np.delete(np.arange(len(side)), rows) for side, rows in zip(self._sides, self.rows, strict=True)
+        )
         found.removed, found.added, found.changed = len(removed), len(added), int(np.count_nonzero(changed))
         found.changes = [
             *(self._change("removed", int(row), None) for row in removed[:limit]),
@@ -273,12 +269,6 @@ def _match(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     ours, theirs = order[places[found]], np.flatnonzero(found)
     ascending = np.argsort(ours)
     return ours[ascending], theirs[ascending]
-
-
-def _others(total: int, rows: Numbers) -> Numbers:
-    mask = np.ones(total, np.bool_)
-    mask[rows] = False
-    return np.flatnonzero(mask)
 
 
 def _bits(column: NDArray[Any]) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import platform
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -197,61 +198,66 @@ def judge_machine(machine: Machine, files: int = 0) -> list[Finding]:
         machine: Its resources.
         files: Number of files to be open at once.
     """
-    found = [*_judge_cpus(machine), *_judge_memory(machine), _judge_open_files(machine, files)]
-    if machine.shared_memory is not None:
-        free = machine.shared_memory_free or 0
-        enough = machine.shared_memory >= _ENOUGH_SHM and free >= _ENOUGH_SHM // 4
-        message = f"/dev/shm has {machine.shared_memory / 1e9:.1f} GB"
-        if not enough:
-            message = (
-                f"/dev/shm has {machine.shared_memory / 1e6:,.0f} MB, {free / 1e6:,.0f} of them free: DataLoader's "
-                "workers hand batches over in it, and end with a bus error when it is full; FastRecordLoader does not "
-                "need it"
-            )
-        command = None if enough else "docker run --shm-size=8g ..."
-        found.append(Finding("ok" if enough else "warning", "shared-memory", message, command))
-    return found
+    return [
+        *_judge_cpus(machine),
+        *_judge_memory(machine),
+        _judge_open_files(machine, files),
+        *_judge_shared_memory(machine),
+    ]
 
 
-def _judge_cpus(machine: Machine) -> list[Finding]:
-    found = []
-    if machine.allowed_cpus < machine.cpus:
+def _judge_cpus(machine: Machine) -> Iterator[Finding]:
+    few = machine.allowed_cpus < machine.cpus
+    if few:
         message = (
             f"this process may run on {machine.allowed_cpus:,} of {machine.cpus:,} CPUs, and loads with as many "
             "threads: ask the scheduler for more, or for fewer ranks on this machine"
         )
-        found.append(Finding("note", "cpu-affinity", message, "taskset -cp $$"))
-    if machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cpus:
+        yield Finding("note", "cpu-affinity", message, "taskset -cp $$")
+    limited = machine.cpu_quota is not None and machine.cpu_quota < machine.allowed_cpus
+    if limited:
         message = (
             f"the control group may use {machine.cpu_quota:g} CPUs at once, of {machine.allowed_cpus:,}: threads "
             "beyond that are stopped now and then"
         )
-        found.append(Finding("note", "cpu-quota", message, "docker run --cpus=N ..."))
+        yield Finding("note", "cpu-quota", message, "docker run --cpus=N ...")
     jpeg = machine.instructions.get("jpeg")
-    if jpeg not in ("avx2", "neon", None):
-        message = f"JPEGs are decoded by {jpeg}: a processor with AVX2 decodes faster"
-        found.append(Finding("note", "instructions", message))
-    if not found:
+    slow = jpeg not in ("avx2", "neon", None)
+    if slow:
+        yield Finding("note", "instructions", f"JPEGs are decoded by {jpeg}: a processor with AVX2 decodes faster")
+    if not (few or limited or slow):
         used = ", ".join(f"{what} {name}" for what, name in machine.instructions.items())
-        found.append(Finding("ok", "cpus", f"{machine.threads:,} threads by default; {used}"))
-    return found
+        yield Finding("ok", "cpus", f"{machine.threads:,} threads by default; {used}")
 
 
-def _judge_memory(machine: Machine) -> list[Finding]:
-    found = []
-    left = machine.memory_available
-    if machine.memory_limit is not None and machine.memory is not None and machine.memory_limit < machine.memory:
+def _judge_memory(machine: Machine) -> Iterator[Finding]:
+    total, left, limit = machine.memory, machine.memory_available, machine.memory_limit
+    limited = limit is not None and total is not None and limit < total
+    if limit is not None and total is not None and limited:
         message = (
-            f"the control group may use {machine.memory_limit / 1e9:.1f} of {machine.memory / 1e9:.1f} GB, and what "
-            "it reads of files counts: larger files do not stay in memory"
+            f"the control group may use {limit / 1e9:.1f} of {total / 1e9:.1f} GB, and what it reads of files counts: "
+            "larger files do not stay in memory"
         )
-        found.append(Finding("note", "memory-limit", message, "docker run --memory=64g ..."))
+        yield Finding("note", "memory-limit", message, "docker run --memory=64g ...")
     if left is not None and left < _GIB:
         message = f"{left / 1e6:,.0f} MB of memory are available: what is read of files does not stay"
-        found.append(Finding("note", "memory", message))
-    if not found and machine.memory is not None:
-        found.append(Finding("ok", "memory", f"{machine.memory / 1e9:.1f} GB, {(left or 0) / 1e9:.1f} available"))
-    return found
+        yield Finding("note", "memory", message)
+    elif total is not None and not limited:
+        yield Finding("ok", "memory", f"{total / 1e9:.1f} GB, {(left or 0) / 1e9:.1f} available")
+
+
+def _judge_shared_memory(machine: Machine) -> Iterator[Finding]:
+    size, free = machine.shared_memory, machine.shared_memory_free or 0
+    if size is None:
+        return
+    if size >= _ENOUGH_SHM and free >= _ENOUGH_SHM // 4:
+        yield Finding("ok", "shared-memory", f"/dev/shm has {size / 1e9:.1f} GB")
+        return
+    message = (
+        f"/dev/shm has {size / 1e6:,.0f} MB, {free / 1e6:,.0f} of them free: DataLoader's workers hand batches over in "
+        "it, and end with a bus error when it is full; FastRecordLoader does not need it"
+    )
+    yield Finding("warning", "shared-memory", message, "docker run --shm-size=8g ...")
 
 
 def _judge_open_files(machine: Machine, files: int) -> Finding:

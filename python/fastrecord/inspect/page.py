@@ -110,13 +110,10 @@ def browse(
     n, seed = integer("n", n, 1, MOST_RECORDS + 1), integer("seed", seed, 0, WORD)
     target = f"{_name_of(path)}.html" if out is None else os.fspath(out)
     check_output(target, overwrite=overwrite)
-    shards = Shards.open(path)
-    try:
+    with contextlib.closing(Shards.open(path)) as shards:
         selection = _select(shards, class_name, where)
         items = _Items(shards, _sample(selection, n, seed), selection)
         page = _page(_contents(shards, selection, items, class_name=class_name, where=where, seed=seed))
-    finally:
-        shards.close()
     write_whole(target, page, overwrite=overwrite)
     return BrowseSummary(target, len(shards), len(selection), len(items.items), items.damaged, len(page))
 

@@ -10,6 +10,7 @@ import io
 import os
 import warnings
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -209,8 +210,7 @@ def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
         CorruptFileError: a file is not a valid .frec file, or its index is damaged.
     """
     sample, seed = integer("sample", sample, 0), integer("seed", seed, 0, WORD)
-    shards = Shards.open_alike(path)
-    try:
+    with closing(Shards.open_alike(path)) as shards:
         kinds = {name: plain(kind) for name, kind in shards.schema.items()}
         total = len(shards)
         chosen = np.arange(min(sample, total), dtype=np.int64)
@@ -224,8 +224,6 @@ def stats(path: Paths, *, sample: int = 2000, seed: int = 0) -> FileStats:
             [_field(shards, name, kind, rows) for name, kind in kinds.items()],
             _classes(shards),
         )
-    finally:
-        shards.close()
 
 
 def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) -> FieldStats:
