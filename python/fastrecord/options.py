@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -109,8 +109,39 @@ def as_flags(text: str, *sources: Source) -> str:
 
 
 @cache
+def parameters(source: Source) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function or class; of `**options: Unpack[...]` its keys, None or False by default."""
+    found = dict(inspect.signature(source).parameters)
+    if options := _shared(source):
+        del found["options"]
+        for name, kind in get_type_hints(options).items():
+            default = False if kind is bool else None
+            found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    return found
+
+
+def _shared(source: Any) -> Any:
+    """Return the options that a function shares with others, as their `TypedDict`; None if it has none."""
+    annotation = getattr(source, "__annotations__", {}).get("options", "")
+    return get_args(_evaluated(annotation, source))[0] if str(annotation).startswith("Unpack[") else None
+
+
+def _evaluated(annotation: Any, source: Source) -> Any:
+    # Not `get_type_hints`: other parameters may have types that are imported for type checkers only.
+    return eval(annotation, vars(sys.modules[source.__module__])) if isinstance(annotation, str) else annotation
+
+
+@cache
 def texts(source: Hashable) -> dict[str, str]:
     """Return the documentation of each parameter of a function or class, from its docstring."""
+    found = _texts(source)
+    if options := _shared(source):
+        del found["options"]
+        found |= _texts(options)
+    return found
+
+
+def _texts(source: Any) -> dict[str, str]:
     section = re.split(r"(?m)^(?:Args|Attributes):\n", inspect.getdoc(source) or "")[-1].partition("\n\n")[0]
     found: dict[str, str] = {}
     for line in section.splitlines():
@@ -129,9 +160,8 @@ def flag(name: str) -> str:
 @cache
 def hint(source: Source, name: str) -> tuple[Any, Any]:
     """Return the annotated type of a parameter, and its default."""
-    parameter = inspect.signature(source).parameters[name]
-    # Not `get_type_hints`: other parameters may have types that are imported for type checkers only.
-    return eval(parameter.annotation, vars(sys.modules[source.__module__])), parameter.default
+    parameter = parameters(source)[name]
+    return _evaluated(parameter.annotation, source), parameter.default
 
 
 def fits(value: object, hint: Any) -> bool:

@@ -88,15 +88,14 @@ def test_a_file_that_a_writer_has_is_refused(worn: Path, tmp_path: Path) -> None
 
 def test_what_is_committed_just_before_the_lock_is_kept(tmp_path: Path) -> None:
     script = """
-    import fastrecord.files.rewrite as rewrite
+    from fastrecord.files.copy_job import Job
     write("a.frec", 10)
-    take = rewrite.open_source
-    def late(path, **options):
-        reader = take(path, **options)
-        with fr.Writer(path, None, "a") as writer:
+    run = Job.run
+    def late(job, *arguments, **options):
+        with fr.Writer("a.frec", None, "a") as writer:
             writer.append(record(10))
-        return reader
-    rewrite.open_source = late
+        return run(job, *arguments, **options)
+    Job.run = late
     print(fr.files.compact("a.frec").records, len(fr.Reader("a.frec")))
     """
     assert run_child(script, tmp_path) == "11 11\n"

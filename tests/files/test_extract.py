@@ -33,7 +33,7 @@ def test_extract_gives_back_the_folder_that_was_packed(image_folder: Path, packe
     assert text.startswith(f"{tmp_path / 'out'}: 12 records, ")
     summary = json.loads(good("extract", packed, "-o", tmp_path / "again", "--json"))
     size = sum(len(data) for data in files_below(image_folder).values())
-    assert summary == {"records": 12, "bytes": size, "folder": str(tmp_path / "again")}
+    assert summary == {"records": 12, "bytes": size, "folder": str(tmp_path / "again"), "left_out": []}
 
 
 @pytest.mark.parametrize(

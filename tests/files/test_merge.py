@@ -116,7 +116,7 @@ def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
         (dict(SCHEMA) | {"more": fr.FieldType("int64")}, r"one\.frec: no field 'more', which .*other\.frec has"),
         (
             dict(SCHEMA) | {"label": fr.FieldType("float64")},
-            r"field 'label' is 'int64' in .*one\.frec, but 'float64' in .*other",
+            r"field 'label' is int64 in .*one\.frec, but float64 in .*other",
         ),
     ],
 )

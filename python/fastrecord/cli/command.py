@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
@@ -12,7 +11,7 @@ import click
 
 from fastrecord._core import FastRecordError
 from fastrecord.cli.text import describe, progress_of_total, say
-from fastrecord.options import Command, as_flags, derived, given, path_type, texts
+from fastrecord.options import Command, as_flags, derived, given, parameters, path_type, texts
 
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress bar. Without a terminal on stderr there is none anyway."
@@ -21,7 +20,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON: an object, or one for each FILE and line."
 )
 # Parameters of functions that commands fill in.
-_OURS = ("progress", "store", "on_large")
+_OURS = ("progress", "store")
 # Names of parameters that are an output, which -o gives too.
 _OUTPUTS = ("out", "destination", "folder")
 
@@ -50,7 +49,7 @@ def command(
         plot: Draws a result, for `--plot`.
         changes: Attributes of options, as for `derived`.
     """
-    names = list(inspect.signature(behind).parameters)
+    names = list(parameters(behind))
     paths = names[: len(usage.split())]
 
     def add(lines: Callable[[Any], Iterable[str]]) -> click.Command:
@@ -62,8 +61,6 @@ def command(
                 ctx.meta["failed"] = True
 
             def work(**options: Any) -> None:
-                if "on_large" in names:
-                    options["on_large"] = report
                 description = str(options[paths[0]]) if each else None
                 try:
                     if picture is not None:

@@ -13,7 +13,7 @@ import click
 from fastrecord.cli.command import arguments, command, json_option, quiet_option
 from fastrecord.cli.rewrite import copied
 from fastrecord.cli.text import bytes_text, progress_of_total, say, speed
-from fastrecord.files import extraction, subset, transfer
+from fastrecord.files import extraction, rewrite, transfer
 from fastrecord.files.export import export as export_records
 from fastrecord.files.manifest import check_manifest, clean_manifest, write_manifest
 from fastrecord.options import derived, path_type
@@ -48,7 +48,7 @@ _KEY_LIST = {"type": path_type, "callback": _keys, "metavar": "LIST"}
 
 
 @command(
-    subset.select,
+    rewrite.select,
     "FILE OUT",
     keys={**_KEY_LIST, "help": "Only records whose key is in this file, one on a line; - is stdin."},
     drop_keys={**_KEY_LIST, "help": "Only records whose key is not in this file."},
@@ -69,6 +69,7 @@ def select(summary: CopySummary) -> Iterator[str]:
     extraction.extract,
     "FILE DIR",
     unit=" records",
+    failed=lambda summary: bool(summary.left_out),
     records={
         "type": str,
         "callback": _ranges,
@@ -81,6 +82,7 @@ def extract(summary: ExtractSummary) -> Iterator[str]:
     DIR is created if absent; its other files stay. Checksums are verified. All keys are checked before the first file
     is written: none leads out of DIR, and no link below it is followed. A file gets its name when it is whole.
     """
+    say(*(f"error: {message}" for message in summary.left_out), err=True)
     yield f"{summary.folder}: {summary.records:,} records, {bytes_text(summary.bytes)}"
 
 

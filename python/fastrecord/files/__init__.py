@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from fastrecord.lazy import lazily
 
 if TYPE_CHECKING:
+    from fastrecord.files.copy_job import Copying as Copying
+    from fastrecord.files.copy_job import Replacing as Replacing
     from fastrecord.files.extraction import extract as extract
     from fastrecord.files.fields import add_field as add_field
     from fastrecord.files.fields import drop_field as drop_field
@@ -19,13 +21,15 @@ if TYPE_CHECKING:
     from fastrecord.files.metadata import set_metadata as set_metadata
     from fastrecord.files.rewrite import compact as compact
     from fastrecord.files.rewrite import merge as merge
+    from fastrecord.files.rewrite import select as select
     from fastrecord.files.rewrite import shuffle as shuffle
     from fastrecord.files.rewrite import split as split
     from fastrecord.files.salvage import repair as repair
-    from fastrecord.files.subset import select as select
     from fastrecord.files.transfer import copy as copy
 
 _NAMES = {
+    "Copying": "copy_job",
+    "Replacing": "copy_job",
     "add_field": "fields",
     "check_manifest": "manifest",
     "clean_manifest": "manifest",
@@ -36,7 +40,7 @@ _NAMES = {
     "index": "indexing",
     "merge": "rewrite",
     "repair": "salvage",
-    "select": "subset",
+    "select": "rewrite",
     "set_metadata": "metadata",
     "shuffle": "rewrite",
     "split": "rewrite",

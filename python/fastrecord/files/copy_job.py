@@ -1,4 +1,4 @@
-"""`Job`: the sources and new files of merge, split, shuffle, select and compact, and their summary.
+"""`Job`: the sources and new files of merge, split, shuffle, select, compact and repair, and their summary.
 
 Either all new files are finished, or none is left.
 """
@@ -7,26 +7,64 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from fastrecord._core import Copier, Reader
+from fastrecord._core import Copier, FastRecordError, Reader
 from fastrecord.errors import Code
+from fastrecord.files.division import Part, PathLike
 from fastrecord.files.interrupt import HeldInterrupt
+from fastrecord.files.manifest import name_new_shards
+from fastrecord.files.merging import check_same_fields
 from fastrecord.files.places import refuse_irregular, refuse_url
-from fastrecord.schema.shard_sets import made_of
+from fastrecord.schema.shard_sets import COMMANDS, check_together, made_of
 from fastrecord.store import is_url
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    # Records of a file, one after the other or by their numbers; and a field with a table of its new labels.
+    Piece = tuple[Reader, range | NDArray[np.int64], tuple[str, NDArray[np.int64]] | None]
+
 Progress = Callable[[int, int], None]
-PathLike = str | os.PathLike[str]
 
 # Records passed to the core by one call.
 ROWS = 1 << 16
+
+
+class Replacing(TypedDict, total=False):
+    """Options of the functions that write files of another format.
+
+    Attributes:
+        overwrite: Replace existing outputs once all is written. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets, and
+            files together with files made from them.
+        progress: Called now and then with records done and records in total; an exception in it cancels
+            the call.
+    """
+
+    overwrite: bool
+    allow_incomplete: bool
+    progress: Progress | None
+
+
+class Copying(Replacing, total=False):
+    """Options of the functions that copy records as they are stored.
+
+    Attributes:
+        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets, and
+            files together with files made from them.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels the
+            call.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
+    """
+
+    verify: bool
 
 
 @dataclass(slots=True)
@@ -64,32 +102,45 @@ class CopySummary:
 
 
 class Job:
-    """The new files of one call: in the end all are whole, or each path is as it was before."""
+    """The new files of one call: in the end all are whole, or each path is as it was before.
+
+    Args:
+        readers: The sources.
+        parts: The new files.
+        in_place: Whether the only new file replaces its source.
+        overwrite: As in `Copying`, as are `progress` and `verify`.
+        allow_incomplete: What opened the sources has seen to it.
+        progress: Likewise.
+        verify: Likewise.
+    """
 
     def __init__(
         self,
         readers: Sequence[Reader],
-        paths: Sequence[str],
+        parts: Sequence[Part],
         *,
-        overwrite: bool,
-        verify: bool,
-        progress: Progress | None,
         in_place: bool = False,
+        overwrite: bool = False,
+        allow_incomplete: bool = False,
+        progress: Progress | None = None,
+        verify: bool = False,
     ) -> None:
-        self.paths, self.verify, self.progress = list(paths), verify, progress
-        self.overwrite = overwrite or in_place
+        del allow_incomplete
+        self.readers, self.parts, self.in_place = readers, parts, in_place
+        self.paths = [part.path for part in parts]
+        self.verify, self.progress, self.overwrite = verify, progress, overwrite or in_place
         self.source_bytes = sum(
             reader.nbytes if is_url(reader.path) else os.path.getsize(reader.path) for reader in readers
         )
-        self.total = sum(reader.nbytes for reader in readers)
+        copied = sum(part.stop - part.start for part in parts)
+        self.total = sum(reader.nbytes for reader in readers) * copied // max(sum(map(len, readers)), 1)
         # A file compacted in place keeps its origin; it is not made from another file.
         self.origin = {} if in_place else made_of(readers)
         self.copiers: list[Copier] = []
         self.before = 0  # size of the files copied so far
-        if in_place:
-            return
-        for path in self.paths:
-            check_target(path, [reader.path for reader in readers], overwrite=self.overwrite)
+        self._started = time.perf_counter()
+        for part in () if in_place else parts:
+            check_target(part.path, [reader.path for reader in readers], overwrite=self.overwrite)
 
     def __enter__(self) -> Self:
         return self
@@ -98,13 +149,53 @@ class Job:
         for copier in self.copiers:
             copier.abort()  # closed files stay
 
-    def begin(self, number: int, like: Reader, records: int) -> Copier:
-        """Begin a file for this many records; a file begun under the same number is discarded."""
+    def run(
+        self,
+        pieces: Callable[[Part], Iterable[Piece]],
+        metadata: dict[str, Any],
+        classes: list[str] | None,
+        *,
+        complete: bool = True,
+    ) -> CopySummary:
+        """Copy all records, and return what was done.
+
+        Args:
+            pieces: Returns the records of a part.
+            metadata: Metadata of each file, besides its place in a set.
+            classes: The class names of all files.
+            complete: As for `finish`.
+        """
+        with self:
+            for number, part in enumerate(self.parts):
+                copier = self.begin(number)
+                # Commits made before the lock was taken must not be lost.
+                while self.in_place and self.readers[0].refresh():
+                    copier = self.begin(number)
+                for reader, records, renumber in pieces(part):
+                    if isinstance(records, range):
+                        at = records.start, len(records)
+                        copier.copy_run(reader, *at, renumber=renumber, progress=self.report)
+                    else:
+                        copier.copy_rows(reader, records, renumber=renumber, progress=self.report)
+                copier.settle()
+            own = metadata if classes is None else metadata | {"classes": classes}
+            self.finish(*(own | part.entry for part in self.parts), complete=complete)
+        summary = CopySummary(self.paths, [len(copier) for copier in self.copiers], classes=classes)
+        summary.records, summary.source_bytes = sum(summary.counts), self.source_bytes
+        summary.bytes = sum(map(os.path.getsize, self.paths))
+        if self.in_place or self.parts[0].shard is not None:
+            self._name(summary)
+        summary.seconds = time.perf_counter() - self._started
+        return summary
+
+    def begin(self, number: int) -> Copier:
+        """Begin a file; one begun under the same number is discarded."""
         for copier in self.copiers[number:]:
             copier.abort()
         self.before = sum(copier.bytes_written for copier in self.copiers[:number])
-        path = self.paths[number]
-        self.copiers[number:] = [Copier(path, like, records, overwrite=self.overwrite, verify=self.verify)]
+        part, like = self.parts[number], self.readers[0]
+        records = len(like) if self.in_place else part.stop - part.start
+        self.copiers[number:] = [Copier(part.path, like, records, overwrite=self.overwrite, verify=self.verify)]
         return self.copiers[number]
 
     def report(self, written: int) -> None:
@@ -128,14 +219,15 @@ class Job:
         if interrupt.pending:
             raise KeyboardInterrupt(f"{self.paths[0]}: everything is written")
 
-    def summary(self, started: float, classes: list[str] | None, differing: list[str]) -> CopySummary:
-        """Return the result since `started`, a value of `time.perf_counter`."""
-        counts = [len(copier) for copier in self.copiers]
-        size = sum(os.path.getsize(path) for path in self.paths)
-        seconds = time.perf_counter() - started
-        return CopySummary(
-            self.paths, counts, sum(counts), size, self.source_bytes, classes, differing, seconds=seconds
-        )
+    def _name(self, summary: CopySummary) -> None:
+        """Make the manifest of the folder name the new shards."""
+        try:
+            new = name_new_shards(summary.paths, only_renew=self.in_place)
+        except (FastRecordError, OSError) as err:
+            err.add_note(f"{summary.paths[0]}: all records are written; only the manifest of the folder is as before")
+            raise
+        if new is not None:
+            summary.manifest, summary.not_named = new.manifest, new.left
 
 
 def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
@@ -148,21 +240,37 @@ def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
         raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
 
 
-def open_source(path: PathLike, *, allow_incomplete: bool, access: str = "mmap") -> Reader:
-    """Open a file to read from, mapped or by system calls (access="pread").
+@contextmanager
+def opened(
+    paths: Iterable[PathLike], *, access: str = "mmap", whole: bool = True, allow_incomplete: bool = False, **_: object
+) -> Iterator[list[Reader]]:
+    """Open files to read from, which have the same fields.
+
+    Args:
+        paths: The files.
+        access: As for `Reader`.
+        whole: Whether they must be whole sets of shards.
+        allow_incomplete: As in `Replacing`.
 
     Raises:
-        FastRecordError: its packing is not complete, and `allow_incomplete` is False; or it is a URL.
+        FastRecordError: its packing is not complete, shards are missing, or it is a URL.
+        SchemaError: fields differ.
     """
-    refuse_url(path)
-    reader = Reader(path, access)
-    if not reader.complete and not allow_incomplete:
-        reader.close()
-        raise Code.INCOMPLETE.error(
-            f"{os.fspath(path)}: its packing is not complete: `fastrecord pack --resume` finishes it, "
-            "`--allow-incomplete` (allow_incomplete=True) accepts it"
-        )
-    return reader
+    with ExitStack() as stack:
+        readers = []
+        for path in paths:
+            refuse_url(path)
+            readers.append(stack.enter_context(Reader(path, access)))
+            if not readers[-1].complete and not allow_incomplete:
+                raise Code.INCOMPLETE.error(
+                    f"{os.fspath(path)}: its packing is not complete: `fastrecord pack --resume` finishes it, "
+                    "`--allow-incomplete` (allow_incomplete=True) accepts it"
+                )
+        if whole and not allow_incomplete:
+            check_together(readers, option=COMMANDS)
+        for reader in readers[1:]:
+            check_same_fields(readers[0], reader)
+        yield readers
 
 
 def steps(n: int) -> Iterable[NDArray[np.int64]]:

@@ -1,28 +1,79 @@
-"""How the records of a file are divided over several: by number, by size, or by random shares.
+"""`Part`: how records are divided over files: by number, by size, or by random shares; and the names of the files.
 
 Computes positions and names; writes nothing.
 """
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastrecord._core import Reader, stored_bytes
-from fastrecord.dataset.split import part_sizes, split_order
-from fastrecord.files.copy_job import PathLike, steps
-from fastrecord.files.shard_names import Part, refuse_strays
-from fastrecord.schema.shard_sets import shard_path
+from fastrecord._core import FastRecordError, Reader
+from fastrecord.errors import Code
+from fastrecord.schema.shard_sets import Shard, new_set, shard_path
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+PathLike = str | os.PathLike[str]
 
 # Size of a file besides its records: pages for its start and end, and padding.
-_FILE_BYTES = 64 << 10
+FILE_BYTES = 64 << 10
 # Tolerance for floats whose sum is meant to be 1.
 _ROUNDING = Fraction(1, 10**9)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file to write.
+
+    Attributes:
+        path: Its path.
+        start: Position of its first record.
+        stop: Position after its last record.
+        shard: Its place in the set; None for a single file.
+    """
+
+    path: str
+    start: int
+    stop: int
+    shard: Shard | None = None
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What its metadata says of its place."""
+        return {} if self.shard is None else self.shard.entry()
+
+
+def even_ends(total: int, shards: int, where: str) -> list[int]:
+    """Return where shards end whose numbers of records differ by at most one.
+
+    Raises:
+        FastRecordError: more shards than records; names `where` they come from.
+    """
+    if shards > max(total, 1):
+        raise Code.TOO_MANY_SHARDS.error(f"{where}: {shards:,} shards of {total:,} records: ask for fewer shards")
+    return [total * (i + 1) // shards for i in range(shards)]
+
+
+def ends_by_size(sizes: Iterable[int], limit: int, empty: int) -> list[int]:
+    """Return where files end so that none exceeds a size, unless a single record does.
+
+    Args:
+        sizes: Size of each record in a file, in bytes, in order.
+        limit: Maximum size of a file in bytes.
+        empty: Size of a file without records.
+    """
+    ends, used, position = [], empty, -1
+    for position, size in enumerate(sizes):
+        if used + size > limit and used > empty:
+            ends.append(position)
+            used = empty
+        used += size
+    return [*ends, position + 1]
 
 
 def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[int]:
@@ -31,6 +82,8 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
     Raises:
         ValueError: a share is not above 0, or their sum exceeds 1.
     """
+    from fastrecord.dataset.split import part_sizes
+
     try:
         # The text of a float is the intended decimal.
         exact = [share if isinstance(share, Fraction) else Fraction(str(share)) for share in fractions]
@@ -41,16 +94,6 @@ def sizes_of(records: int, fractions: Sequence[float | str | Fraction]) -> list[
     rest = 1 - sum(exact)
     parts = [*exact, rest] if rest > _ROUNDING else exact
     return part_sizes(records, [float(part) for part in parts])[: len(exact)]
-
-
-def choose(n: int, ends: Sequence[int], seed: int) -> NDArray[Any]:
-    """Return the number of each record's file; omitted records get the number of files."""
-    import numpy as np
-
-    chosen = np.empty(n, np.min_scalar_type(len(ends)))
-    for positions in steps(n):
-        chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")
-    return chosen
 
 
 def name_files(
@@ -88,40 +131,75 @@ def name_files(
     return [os.path.join(folder, name.removesuffix(".frec") + ".frec") for name in names]
 
 
-def name_parts(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
-    """Assign file names to the runs of records that end at `ends`.
+def parts_of(out: PathLike | Sequence[PathLike], ends: Sequence[int]) -> list[Part]:
+    """Return the files whose last records come before these positions.
+
+    Args:
+        out: `train.frec` stands for `train-00000-of-00004.frec` and so on; or a path for each.
+        ends: The positions.
 
     Raises:
-        ValueError: the number of names differs from the number of files, or a name comes twice.
-        FastRecordError: shards of another division exist there.
+        ValueError: the number of paths differs from the number of files, or a path comes twice.
     """
-    starts = [0, *ends[:-1]]
     if isinstance(out, (str, os.PathLike)):
-        base = os.fspath(out)
-        paths = [shard_path(base, i, len(ends)) for i in range(len(ends))]
+        paths = [shard_path(os.fspath(out), i, len(ends)) for i in range(len(ends))]
     else:
-        base, paths = "", [os.fspath(path) for path in out]
+        paths = [os.fspath(path) for path in out]
         if len(paths) != len(ends):
             raise ValueError(f"{len(paths)} names for {len(ends)} files")
         if len({os.path.realpath(path) for path in paths}) != len(paths):
             raise ValueError(f"two new files have one name: {', '.join(paths)}")
-    parts = [Part(path, start, stop) for path, start, stop in zip(paths, starts, ends, strict=True)]
-    if base:
-        refuse_strays(base, parts)
-    return parts
+    return [Part(path, start, stop) for path, start, stop in zip(paths, [0, *ends[:-1]], ends, strict=True)]
 
 
-def ends_by_size(reader: Reader, limit: int) -> list[int]:
-    """Return the ends of runs that fill a file of at most `limit` bytes, or have one record."""
-    empty = _FILE_BYTES + len(repr(reader.metadata).encode())
-    ends = []
-    size = empty
-    for positions in steps(len(reader)):
-        first = int(positions[0])
-        for number, record in enumerate(stored_bytes(reader, first, len(positions)).tolist(), first):
-            # Up to a thousandth of a long run may be padding to pages.
-            if size + record > limit - limit // 1000 and size > empty:
-                ends.append(number)
-                size = empty
-            size += record
-    return [*ends, len(reader)]
+def as_set(parts: Sequence[Part]) -> list[Part]:
+    """Return parts as the shards of a new set."""
+    return [replace(part, shard=shard) for part, shard in zip(parts, new_set(len(parts)), strict=True)]
+
+
+def as_set_begun(parts: Sequence[Part]) -> list[Part]:
+    """Return parts as shards of the set of the files that exist, or of a new set if none exists.
+
+    Raises:
+        FastRecordError: the files belong to two sets.
+    """
+    begun: list[tuple[str | None, str]] = []
+    for part in parts:
+        # A file without a commit, or a damaged one, has no shard entry; opening it for writing
+        # reports the way out.
+        with suppress(FastRecordError, OSError), Reader(part.path) as reader:
+            shard = Shard.of(reader.metadata)
+            begun.append((None if shard is None else shard.set, part.path))
+    if not begun:
+        return as_set(parts)
+    name, path = begun[0]
+    for other, where in begun:
+        if other != name:
+            raise Code.RECORDS_TWICE.error(
+                f"{where}: not of the same set of shards as {path}, so they cannot be resumed together: begin again "
+                "with `--overwrite`"
+            )
+    if name is None:  # written by a version without this entry
+        return list(parts)
+    return [replace(part, shard=Shard(name, number, len(parts))) for number, part in enumerate(parts)]
+
+
+def refuse_strays(out: str, parts: Sequence[Part]) -> None:
+    """Refuse to write shards beside shards of another division: a glob would read both as one set.
+
+    Raises:
+        FastRecordError: there are such files; the message names one.
+    """
+    if len(parts) == 1 and parts[0].path == out:
+        return
+    stem = out.removesuffix(".frec")
+    name = re.compile(re.escape(stem) + r"-\d{5,}-of-\d{5,}\.frec")
+    mine = {part.path for part in parts}
+    strays = sorted(
+        path for path in glob.glob(glob.escape(stem) + "-*-of-*.frec") if name.fullmatch(path) and path not in mine
+    )
+    if strays:
+        raise Code.OTHER_SHARDS.error(
+            f"{strays[0]}: {len(strays):,} shard(s) of another set than the {len(parts):,}: remove them, or "
+            "choose another OUT"
+        )

@@ -7,25 +7,25 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from fastrecord._core import FastRecordError, Reader
 from fastrecord.checks import integer
 from fastrecord.dataset.shards import Paths, find_files
 from fastrecord.errors import Code
-from fastrecord.files.copy_job import Progress, open_source
+from fastrecord.files.copy_job import Progress, Replacing, opened
 from fastrecord.files.interrupt import HeldInterrupt
-from fastrecord.files.read_ahead import read_ahead
-from fastrecord.files.rewrite import check_same_fields, merge_metadata
+from fastrecord.files.merging import merge_metadata
+from fastrecord.files.read_ahead import ReadAhead
+from fastrecord.files.runs import read_runs
 from fastrecord.files.staging import Staging, sync_folder
 from fastrecord.interchange import Format
 from fastrecord.interchange.format import Found
 from fastrecord.interchange.registry import load, names
 from fastrecord.schema import Schema
 from fastrecord.schema.classes import class_names
-from fastrecord.schema.shard_sets import COMMANDS, check_together
 
 # A disk with less room than this is full.
 _FULL = 1 << 20
@@ -69,10 +69,8 @@ def export(
     *,
     shard_size: int | None = None,
     drop: Sequence[str] = (),
-    overwrite: bool = False,
-    allow_incomplete: bool = False,
     settings: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[Replacing],
 ) -> ExportSummary:
     """Write all records, in order, in a format of other tools, with verified checksums.
 
@@ -90,13 +88,8 @@ def export(
             UTF-8, numbers as in the .frec file. The files are larger by what the format adds.
             Formats that divide their records themselves count in their own way.
         drop: Fields to leave out.
-        overwrite: Replace `destination` once all is written: a file, or a folder that holds such an
-            export. Old and new need room together.
-        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
-            and files together with files made from them.
         settings: Settings of the format, by name; docs/formats.md lists them.
-        progress: Called now and then with records done and records in total; an exception in it
-            cancels the export.
+        options: As in `fastrecord.files.Replacing`. A folder is replaced only if it holds such an export.
 
     Raises:
         FastRecordError: no such format; a package that it needs is not installed; the format cannot
@@ -114,23 +107,15 @@ def export(
     """
     started = time.perf_counter()
     kind, values = check_format(format, shard_size, settings or {})
-    with ExitStack() as stack:
-        files = [os.fspath(path)] if isinstance(path, (str, os.PathLike)) and os.path.isfile(path) else None
-        readers = [
-            stack.enter_context(open_source(file, allow_incomplete=allow_incomplete, access="pread"))
-            for file in files or find_files(path)
-        ]
-        if not allow_incomplete:
-            check_together(readers, option=COMMANDS)
-        for reader in readers[1:]:
-            check_same_fields(readers[0], reader)
+    paths = [path] if isinstance(path, (str, os.PathLike)) and os.path.isfile(path) else find_files(path)
+    with opened(paths, access="pread", **options) as readers:
         schema = _schema(readers[0], kind, drop)
         metadata = _metadata(readers)
         _check_destination(os.fspath(destination), [reader.path for reader in readers], kind)
-        with Staging(destination, overwrite=overwrite) as staging:
+        with Staging(destination, overwrite=options.get("overwrite", False)) as staging:
             try:
                 with _Files(kind, staging, schema, metadata, values, shard_size) as target:
-                    _copy(readers, list(schema), target, progress)
+                    _copy(readers, list(schema), target, options.get("progress"))
                     target.close()
                 count, size = _measure(staging.path)
                 with HeldInterrupt() as interrupt:
@@ -288,8 +273,8 @@ class _Files(AbstractContextManager["_Files"]):
 
 def _copy(readers: Sequence[Reader], fields: Sequence[str], target: _Files, progress: Progress | None) -> None:
     done, total = 0, sum(len(reader) for reader in readers)
-    with closing(read_ahead(readers, fields, target.shard_size)) as batches:
-        for run, columns in batches:
+    with ReadAhead(read_runs(readers, fields, target.shard_size)) as runs:
+        for run, columns in runs:
             target.write(done, columns, new_shard=run.new_shard)
             done += run.stop - run.start
             columns.clear()  # its memory is used again

@@ -30,11 +30,19 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class ExtractSummary:
-    """Result of an extraction: number of records, bytes of their payloads, and the folder."""
+    """Result of an extraction.
+
+    Attributes:
+        records: Number of records written.
+        bytes: Total size of their payloads.
+        folder: The folder.
+        left_out: A message for each value that does not fit in memory (FR107), and was left out.
+    """
 
     records: int
     bytes: int
     folder: str
+    left_out: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON-able values."""
@@ -51,7 +59,6 @@ def extract(
     numbered: bool = False,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    on_large: Callable[[str], None] | None = None,
 ) -> ExtractSummary:
     """Write one payload per record into a folder, byte for byte as packed, with verified checksums.
 
@@ -72,8 +79,6 @@ def extract(
         numbered: Name files by record number and image type, even if there are keys.
         overwrite: Replace files that exist. By default the first one is an error.
         progress: Called with records done and records in total.
-        on_large: Called with a message for each value that does not fit in memory; the value is
-            left out. None: it is an error.
 
     Raises:
         IndexError: a number is out of range.
@@ -93,6 +98,7 @@ def extract(
         numbers = _select(reader, records, classes)
         names = _Names(reader, numbers, numbered=numbered)
         kind = reader.schema[payload]
+        large: list[str] = []
         total = 0
         with Folder(os.fspath(folder), names.alike, overwrite=overwrite) as target, HeldInterrupt() as interrupt:
             written = 0
@@ -107,10 +113,8 @@ def extract(
                         value = reader.get(number, payload, verify=True, copy=True)
                         content, ending = as_file(value, kind)
                     except MemoryError as err:
-                        if on_large is None:
-                            raise
                         place = f"{reader.path}: record {number}, field {payload}"
-                        on_large(Code.VALUE_TOO_LARGE.text(f"{place}: {str(err) or 'no memory'}"))
+                        large.append(Code.VALUE_TOO_LARGE.text(f"{place}: {str(err) or 'no memory'}"))
                         continue
                     target.write(*names.name(done, ending), content)
                     written += 1
@@ -123,7 +127,7 @@ def extract(
             except BaseException as err:
                 err.add_note(_left(target.path, written, len(numbers)))
                 raise
-        return ExtractSummary(records=written, bytes=total, folder=os.fspath(folder))
+        return ExtractSummary(records=written, bytes=total, folder=os.fspath(folder), left_out=large)
 
 
 @contextmanager

@@ -1,131 +1,109 @@
-"""`read_ahead`: the records of files in batches, read by a thread while the caller uses others."""
+"""`ReadAhead`: reads in a thread, while the caller stores what was read before.
+
+Where no thread can be started, the caller's reads.
+"""
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, wait
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from fastrecord.files.interrupt import HeldInterrupt
 
-from fastrecord._core import Reader
-from fastrecord.interchange.destination import Views
-from fastrecord.interchange.source import ROWS, ROWS_BYTES
-from fastrecord.store.threads import Threads
-
-# Records whose sizes are looked up at once.
-_SIZES = 1 << 16
-# Runs of records that are read while one is used.
-_AHEAD = 2
-
-
-class Run(NamedTuple):
-    """Records that are read at once.
-
-    Attributes:
-        reader: Their file.
-        start: Number of the first one in the file.
-        stop: Number after the last one.
-        new_shard: Whether a shard begins with them.
-    """
-
-    reader: Reader
-    start: int
-    stop: int
-    new_shard: bool
+T = TypeVar("T")
+_log = logging.getLogger("fastrecord.pack")
+# Runs that wait: one is being read, one waits, one is being stored.
+_WAITING = 1
+# How often Ctrl-C is looked for, and how long a run may then still take before its thread is left alone: a data set,
+# or a network's file system, may never return.
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 3.0
 
 
-def read_ahead(
-    readers: Sequence[Reader], fields: Sequence[str], shard_size: int | None = None
-) -> Generator[tuple[Run, dict[str, Any]]]:
-    """Yield all records of files in order, with verified checksums.
+class ReadAhead(Generic[T]):
+    """An iterator over runs of records, and a context manager that ends its thread.
 
     Args:
-        readers: The files, opened with `access="pread"`: a mapping would count as memory of this
-            process, and a library that gets a view of it would meet a failing disk as a signal.
-        fields: The fields to read.
-        shard_size: Bytes of values after which a new shard begins; None: never.
+        runs: The runs. An error that they raise is raised where its run would come.
+        interrupt: Ctrl-C there ends the iteration while the next run is waited for.
 
-    Yields:
-        A run of at most 8 MiB (or one record), and its columns as in a `Batch`. Their memory is
-        used again when the last view of it is gone.
-
-    Raises:
-        FastRecordError, OSError: as `Reader.read_batch`.
+    Attributes:
+        error: The error that the runs have raised.
+        interrupted: Ctrl-C has ended the iteration.
     """
-    pool, memory = Threads(1, "fastrecord-read-ahead"), _Memory()
-    waiting: deque[tuple[Run, Future[dict[str, Any]]]] = deque()
-    try:
-        for run in chain(_runs(readers, fields, shard_size), repeat(None, _AHEAD)):
-            if run is not None:
-                waiting.append((run, pool.submit(_read, run, fields, memory)))
-            if waiting and (run is None or len(waiting) > _AHEAD):
-                this, columns = waiting.popleft()
-                yield this, columns.result()
-    finally:
-        pool.close()
-        wait([future for _, future in waiting if not future.cancelled()])
 
+    def __init__(self, runs: Iterator[T], interrupt: HeldInterrupt | None = None) -> None:
+        self.error: BaseException | None = None
+        self.interrupted = False
+        self._interrupt = interrupt
+        self._runs = runs
+        self._waiting: queue.Queue[T | None] = queue.Queue(_WAITING)
+        self._stopped = threading.Event()
+        self._alone = False
+        self._thread = threading.Thread(target=self._work, name="fastrecord-source", daemon=True)
 
-class _Memory:
-    """Buffers of one size. Fresh memory for each run would cost more than reading it."""
+    def __enter__(self) -> Self:
+        try:
+            self._thread.start()
+        except RuntimeError as err:
+            _log.warning("records are read in the thread that stores them: %s", err)
+            self._alone = True
+        return self
 
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        broken_off = self.interrupted or (kind is not None and issubclass(kind, KeyboardInterrupt))
+        until = time.monotonic() + (_PATIENCE_SECONDS if broken_off else float("inf"))
+        while self._thread.is_alive() and time.monotonic() < until:
+            while not self._waiting.empty():
+                self._waiting.get_nowait()
+            self._thread.join(0.05)
 
-    def take(self, size: int) -> memoryview:
-        """Return memory that is given back when the last view of it is gone."""
-        if size > ROWS_BYTES:
-            return np.empty(size, np.uint8).data
-        buffer = self._free.pop() if self._free else np.empty(ROWS_BYTES, np.uint8)
-        lease = buffer[:size]
-        weakref.finalize(lease, self._free.append, buffer).atexit = False
-        return lease.data
+    def __iter__(self) -> Iterator[T]:
+        if self._alone:
+            try:
+                yield from self._runs
+            except Exception as err:
+                self.error = err
+                raise
+            return
+        while (rows := self._next()) is not None:
+            yield rows
+        if self.error is not None and not self.interrupted:
+            raise self.error
 
+    def _next(self) -> T | None:
+        while True:
+            try:
+                return self._waiting.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._interrupt is not None and self._interrupt.pending:
+                    self.interrupted = True
+                    return None
 
-def _read(run: Run, fields: Sequence[str], memory: _Memory) -> dict[str, Any]:
-    rows, schema = range(run.start, run.stop), run.reader.schema
-    payloads = [name for name in fields if schema[name].name in ("image", "bytes")]
-    others = [name for name in fields if name not in payloads]
-    batch = run.reader.read_batch(rows, others, verify=True, copy=True)
-    columns = {name: batch[name] for name in others}
-    sizes = [int(run.reader.lengths(name, rows).sum()) for name in payloads]
-    whole = memory.take(sum(sizes))
-    for name, size in zip(payloads, sizes, strict=True):
-        part, whole = whole[:size], whole[size:]
-        ends = run.reader.read_batch_into(rows, name, part, verify=True)
-        columns[name] = Views(part.toreadonly(), ends)
-    return {name: columns[name] for name in fields}
+    def _work(self) -> None:
+        error = None
+        try:
+            for rows in self._runs:
+                self._put(rows)
+                if self._stopped.is_set():
+                    break
+        except BaseException as err:  # noqa: BLE001 - raised by the thread that iterates
+            error = err
+        self.error = error
+        self._put(None)
 
-
-def _runs(readers: Sequence[Reader], fields: Sequence[str], shard_size: int | None) -> Iterator[Run]:
-    """Divide records into runs of a few MiB, and into shards."""
-    used = 0  # bytes in this shard
-    for reader in readers:
-        for first in range(0, len(reader), _SIZES):
-            sizes = _sizes(reader, fields, first, min(_SIZES, len(reader) - first))
-            ends = np.cumsum(sizes)
-            start = 0
-            while start < len(sizes):
-                before = int(ends[start]) - int(sizes[start])
-                new = shard_size is not None and used > 0 and used + int(sizes[start]) > shard_size
-                used = 0 if new else used
-                room = ROWS_BYTES if shard_size is None else min(ROWS_BYTES, shard_size - used)
-                stop = max(int(np.searchsorted(ends, before + room, side="right")), start + 1)
-                stop = min(stop, start + ROWS)
-                used += int(ends[stop - 1]) - before
-                yield Run(reader, first + start, first + stop, new)
-                start = stop
-
-
-def _sizes(reader: Reader, fields: Sequence[str], first: int, count: int) -> NDArray[np.int64]:
-    """Return the bytes of the values of each record."""
-    sizes = np.zeros(count, np.int64)
-    for name in fields:
-        fixed = reader.schema[name].nbytes
-        sizes += reader.lengths(name, range(first, first + count)) if fixed is None else fixed
-    return sizes
+    def _put(self, rows: T | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._waiting.put(rows, timeout=0.1)
+            except queue.Full:
+                continue
+            return

@@ -1,46 +1,50 @@
-"""`merge`, `split`, `shuffle`, `compact`: new files from the records of others.
+"""`merge`, `split`, `shuffle`, `select`, `compact`: new files from the records of others.
 
-Payloads are copied, never decoded.
+Payloads are copied, never decoded, and no source changes.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from fastrecord._core import FastRecordError, Reader, permute
+from fastrecord._core import Reader, permute, stored_bytes
 from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
-from fastrecord.files.copy_job import ROWS, CopySummary, Job, PathLike, Progress, open_source, steps
-from fastrecord.files.division import choose, ends_by_size, name_files, name_parts, sizes_of
-from fastrecord.files.manifest import name_new_shards
-from fastrecord.files.shard_names import as_set
-from fastrecord.schema.classes import class_names, map_labels, merge_classes
-from fastrecord.schema.roles import holds_classes
-from fastrecord.schema.shard_sets import COMMANDS, check_together, without_origin
+from fastrecord.files.copy_job import ROWS, Copying, CopySummary, Job, opened, steps
+from fastrecord.files.division import (
+    FILE_BYTES,
+    Part,
+    PathLike,
+    as_set,
+    ends_by_size,
+    even_ends,
+    name_files,
+    parts_of,
+    refuse_strays,
+    sizes_of,
+)
+from fastrecord.files.merging import LABEL, check_same_fields, merge_labels, merge_metadata
+from fastrecord.names import name_some
+from fastrecord.schema.classes import class_names
+from fastrecord.schema.roles import KEY
+from fastrecord.schema.shard_sets import COMMANDS, without_origin
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LABEL = "label"
+    from fastrecord.dataset.dataset import FastRecordDataset
+    from fastrecord.dataset.selection import Selection
+    from fastrecord.dataset.shards import Paths, Shards
+    from fastrecord.files.copy_job import Piece
 
 
-def merge(
-    paths: Iterable[PathLike],
-    out: PathLike,
-    *,
-    overwrite: bool = False,
-    allow_incomplete: bool = False,
-    verify: bool = False,
-    progress: Progress | None = None,
-) -> CopySummary:
+def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Copying]) -> CopySummary:
     """Write the records of several files, one file after the other, into a new one.
 
     Classes are matched by name. The first file's classes keep their numbers, new names of later
@@ -49,16 +53,10 @@ def merge(
     the summary lists the key.
 
     Args:
-        paths: The files, at least one; a file may come twice. They have the same fields (names and
-            types); the new file has them in the order of the first file.
+        paths: The files, in order. They need the same fields, in any order; a field may be
+            compressed in one file and not in another.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
-        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
-        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
-            and files together with files made from them.
-        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
-            case, so `fastrecord verify` finds earlier damage later.
-        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
-            the merge.
+        options: As in `Copying`.
 
     Raises:
         SchemaError: the files differ in their fields, or only some of them have class names; names
@@ -74,27 +72,19 @@ def merge(
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is a sequence of files, not one path: {os.fspath(paths)!r}")
-    started = time.perf_counter()
-    with ExitStack() as stack:
-        readers = [stack.enter_context(open_source(path, allow_incomplete=allow_incomplete)) for path in paths]
+    with opened(paths, **options) as readers:
         if not readers:
             raise ValueError("paths is a sequence of at least one file, not an empty one")
-        if not allow_incomplete:
-            check_together(readers, option=COMMANDS)
-        for reader in readers[1:]:
-            check_same_fields(readers[0], reader)
         metadata, differing = merge_metadata(readers)
         classes, tables = merge_labels(readers, LABEL)
-        if classes is not None:
-            metadata["classes"] = classes
-        job = Job(readers, [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
-        with job:
-            copier = job.begin(0, readers[0], sum(len(reader) for reader in readers))
-            for reader, table in zip(readers, tables, strict=True):
-                renumber = None if table is None else (LABEL, table)
-                copier.copy_run(reader, 0, len(reader), renumber=renumber, progress=job.report)
-            job.finish(metadata)
-        return job.summary(started, classes, differing)
+        job = Job(readers, [Part(os.fspath(out), 0, sum(map(len, readers)))], **options)
+        pieces = [
+            (reader, range(len(reader)), None if table is None else (LABEL, table))
+            for reader, table in zip(readers, tables, strict=True)
+        ]
+        summary = job.run(lambda _: pieces, metadata, classes)
+        summary.differing = differing
+        return summary
 
 
 def split(
@@ -106,10 +96,7 @@ def split(
     fractions: Sequence[float | str | Fraction] | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
-    overwrite: bool = False,
-    allow_incomplete: bool = False,
-    verify: bool = False,
-    progress: Progress | None = None,
+    **options: Unpack[Copying],
 ) -> CopySummary:
     """Write the records of a file into several new files, in order and each at most once.
 
@@ -129,13 +116,7 @@ def split(
             `val.frec`. Such files are not shards of one data set, so names are required, here or as
             paths of the outputs.
         seed: Seed of the choice for `fractions`, which takes a byte of memory a record.
-        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
-        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
-            and files together with files made from them.
-        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
-            case, so `fastrecord verify` finds earlier damage later.
-        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
-            the split.
+        options: As in `Copying`.
 
     Raises:
         ValueError: not exactly one of `shards`, `shard_size` and `fractions` is given, or it is out
@@ -148,7 +129,6 @@ def split(
     committed one right after the other when the copy is complete. With `overwrite` they replace the
     old files when all are durable, so all are open until then.
     """
-    started = time.perf_counter()
     if sum(choice is not None for choice in (shards, shard_size, fractions)) != 1:
         raise ValueError("give one of shards, shard_size and fractions")
     for name, value in (("shards", shards), ("shard_size", shard_size)):
@@ -160,63 +140,35 @@ def split(
     if fractions is not None:
         sizes_of(0, fractions)  # refused before a file is opened
         out = name_files(os.fspath(path), out, names, len(fractions))
-    with open_source(path, allow_incomplete=allow_incomplete) as reader:
-        if not allow_incomplete:
-            check_together([reader], option=COMMANDS)
+    with opened([path], **options) as (reader,):
         if fractions is not None:
             ends = list(accumulate(sizes_of(len(reader), fractions)))
         elif shards is not None:
-            if shards > len(reader):
-                raise Code.TOO_MANY_SHARDS.error(
-                    f"{reader.path}: {shards:,} shards of {len(reader):,} records: ask for fewer shards"
-                )
-            ends = [len(reader) * (i + 1) // shards for i in range(shards)]
+            ends = even_ends(len(reader), shards, reader.path)
         else:
-            ends = ends_by_size(reader, shard_size or 0)
-        parts = name_parts(reader.path if out is None else out, ends)
-        if fractions is None:
-            parts = as_set(parts)
-        chosen = None if fractions is None else choose(len(reader), ends, seed)
-        job = Job([reader], [part.path for part in parts], overwrite=overwrite, verify=verify, progress=progress)
-        with job:
-            for number, part in enumerate(parts):
-                copier = job.begin(number, reader, part.stop - part.start)
-                if chosen is None:
-                    copier.copy_run(reader, part.start, part.stop - part.start, progress=job.report)
-                else:
-                    for start in range(0, len(reader), ROWS):
-                        rows = (chosen[start : start + ROWS] == number).nonzero()[0] + start
-                        copier.copy_rows(reader, rows, progress=job.report)
-                copier.settle()
-            metadata = without_origin(reader.metadata)
-            job.finish(*(metadata | ({} if part.shard is None else part.shard.entry()) for part in parts))
-        summary = job.summary(started, class_names(reader), [])
-    if fractions is None:
-        name_shards(summary)
-    return summary
+            # Up to a thousandth of a long run may be padding to pages.
+            limit = (shard_size or 0) - (shard_size or 0) // 1000
+            ends = ends_by_size(_sizes(reader), limit, FILE_BYTES + len(repr(reader.metadata).encode()))
+        target = reader.path if out is None else out
+        parts = parts_of(target, ends)
+        if isinstance(target, (str, os.PathLike)):
+            refuse_strays(os.fspath(target), parts)
+        chosen = None if fractions is None else _choose(len(reader), ends, seed)
+        parts = as_set(parts) if chosen is None else parts
+
+        def pieces(part: Part) -> Iterator[Piece]:
+            if chosen is None:
+                yield reader, range(part.start, part.stop), None
+                return
+            number = parts.index(part)
+            for start in range(0, len(reader), ROWS):
+                yield reader, (chosen[start : start + ROWS] == number).nonzero()[0] + start, None
+
+        job = Job([reader], parts, **options)
+        return job.run(pieces, without_origin(reader.metadata), class_names(reader))
 
 
-def name_shards(summary: CopySummary, *, only_renew: bool = False) -> None:
-    """Make the manifest of the folder name new shards."""
-    try:
-        new = name_new_shards(summary.paths, only_renew=only_renew)
-    except (FastRecordError, OSError) as err:
-        err.add_note(f"{summary.paths[0]}: all records are written; only the manifest of the folder is as before")
-        raise
-    if new is not None:
-        summary.manifest, summary.not_named = new.manifest, new.left
-
-
-def shuffle(
-    path: PathLike,
-    out: PathLike,
-    seed: int = 0,
-    *,
-    overwrite: bool = False,
-    allow_incomplete: bool = False,
-    verify: bool = False,
-    progress: Progress | None = None,
-) -> CopySummary:
+def shuffle(path: PathLike, out: PathLike, seed: int = 0, **options: Unpack[Copying]) -> CopySummary:
     """Write the records of a file in random order into a new one, which then reads sequentially.
 
     For disks and network mounts that are slow at random reads. Record i of the new file is record
@@ -227,39 +179,21 @@ def shuffle(
         path: The file.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
         seed: Seed of the order, in [0, 2**64).
-        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
-        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
-            and files together with files made from them.
-        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
-            case, so `fastrecord verify` finds earlier damage later.
-        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
-            the shuffle.
+        options: As in `Copying`.
 
     Raises:
         FileExistsError, LockedError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt:
             as `merge`.
     """
-    started = time.perf_counter()
     integer("seed", seed, 0, WORD)
-    with open_source(path, allow_incomplete=allow_incomplete) as reader:
-        job = Job([reader], [os.fspath(out)], overwrite=overwrite, verify=verify, progress=progress)
-        with job:
-            copier = job.begin(0, reader, len(reader))
-            for positions in steps(len(reader)):
-                copier.copy_rows(reader, permute(len(reader), seed, 0, positions), progress=job.report)
-            job.finish(reader.metadata)
-        return job.summary(started, class_names(reader), [])
+    with opened([path], whole=False, **options) as (reader,):
+        count = len(reader)
+        job = Job([reader], [Part(os.fspath(out), 0, count)], **options)
+        order = ((reader, permute(count, seed, 0, positions), None) for positions in steps(count))
+        return job.run(lambda _: order, reader.metadata, class_names(reader))
 
 
-def compact(
-    path: PathLike,
-    out: PathLike | None = None,
-    *,
-    overwrite: bool = False,
-    allow_incomplete: bool = False,
-    verify: bool = False,
-    progress: Progress | None = None,
-) -> CopySummary:
+def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Copying]) -> CopySummary:
     """Rewrite a file without unused bytes.
 
     These are old directories and indexes, replaced columns, and a torn tail.
@@ -269,100 +203,172 @@ def compact(
     refuse the new one.
 
     Args:
-        path: The file.
+        path: The file. It stays incomplete if its packing is.
         out: File to write. Default: `path` itself. The new file is then written beside it under
             another name and replaces it at the end, so there must be space for both; appending is
             refused meanwhile.
-        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
-        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets,
-            and files together with files made from them.
-        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
-            case, so `fastrecord verify` finds earlier damage later.
-        progress: Called now and then with bytes done and bytes in total; an exception in it cancels
-            the operation.
+        options: As in `Copying`.
 
     Raises:
         LockedError: a writer has `path` open, and `path` is to be replaced.
         FileExistsError, CorruptFileError, FastRecordError, OSError, KeyboardInterrupt: as `merge`;
             `path` is unchanged.
     """
-    started = time.perf_counter()
-    with open_source(path, allow_incomplete=allow_incomplete) as reader:
+    with opened([path], whole=False, **options) as (reader,):
         # Replace the file, not a link to it.
         target = os.path.realpath(path) if out is None else os.fspath(out)
-        job = Job([reader], [target], overwrite=overwrite, verify=verify, progress=progress, in_place=out is None)
-        with job:
-            copier = job.begin(0, reader, len(reader))
-            # Commits made before the lock was taken must not be lost.
-            while out is None and reader.refresh():
-                copier = job.begin(0, reader, len(reader))
-            copier.copy_run(reader, 0, len(reader), progress=job.report)
-            job.finish(reader.metadata, complete=reader.complete)
-        summary = job.summary(started, class_names(reader), [])
-        if out is None:
-            summary.paths = [os.fspath(path)]
-            name_shards(summary, only_renew=True)
+        job = Job([reader], [Part(target, 0, len(reader))], in_place=out is None, **options)
+        job.paths = [os.fspath(path if out is None else out)]
+        return job.run(
+            lambda _: [(reader, range(len(reader)), None)],
+            reader.metadata,
+            class_names(reader),
+            complete=reader.complete,
+        )
+
+
+def select(
+    dataset: FastRecordDataset | Paths,
+    out: PathLike,
+    *,
+    where: str | None = None,
+    keys: Iterable[str] | None = None,
+    drop_keys: Iterable[str] | None = None,
+    shards: int | None = None,
+    **options: Unpack[Copying],
+) -> CopySummary:
+    """Write the records of a data set, or some of them, into a new file, in their order.
+
+    Payloads are copied as they are stored, with their checksums, compression and side bytes, and so
+    are all fields, also those that the data set does not read. The classes are the data set's, and
+    labels have its numbers. The new file of a single file keeps its metadata; of several files it
+    gets what `merge` gives it.
+
+    Args:
+        dataset: A data set or a view of one; or paths, as for `FastRecordDataset`.
+        out: File to write. It is committed, and becomes readable, when the copy is complete.
+        where: Only records that meet this condition, such as `label == "cat" and image.width > 500`:
+            comparisons (==, !=, <, <=, >, >=, in, not in) of fields with numbers, texts and names of
+            classes, joined by and, or, not.
+        keys: Only records with these values of the field `key`.
+        drop_keys: Only records without these values of the field `key`.
+        shards: Number of files, as for `split`; each holds a run of the records. Default: one file.
+        options: As in `Copying`; `allow_incomplete` is for paths. A lone shard stays a shard of its set.
+
+    Raises:
+        SchemaError: the condition cannot be parsed, a field does not exist, or the files differ in
+            their fields; labels cannot be renumbered.
+        FastRecordError: no record has a key of `keys` or `drop_keys` (names them); more shards than
+            records; a file is `out` itself.
+        FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`.
+
+    After an error no new file is left, and with `overwrite` the old files stay.
+    """
+    path = os.fspath(out)
+    if shards is not None:
+        integer("shards", shards, 1)
+    with _selected(dataset, allow_incomplete=options.get("allow_incomplete", False)) as selection:
+        if where is not None:
+            from fastrecord.dataset.where import find_matching
+
+            selection = find_matching(selection, where)
+        for wanted, op in ((keys, "in"), (drop_keys, "not in")):
+            if wanted is not None:
+                selection = _with_keys(selection, wanted, op)
+        files, total = selection.shards, len(selection)
+        parts = [Part(path, 0, total)]
+        if shards is not None:
+            parts = as_set(parts_of(path, even_ends(total, shards, path)))
+            refuse_strays(path, parts)
+        used = _used(selection) or [0]
+        readers = [files.readers[shard] for shard in used]
+        for reader in readers[1:]:
+            check_same_fields(readers[0], reader)
+        lists, labels = files.class_lists(), selection.labels
+        known = labels.classes if labels.given is not None or None not in lists else None
+        label = selection.label_field or LABEL
+        classes, tables = merge_labels(readers, label, known)
+        numbered = {shard: None if table is None else (label, table) for shard, table in zip(used, tables, strict=True)}
+        metadata, differing = (readers[0].metadata, []) if len(lists) == 1 else merge_metadata(readers)
+
+        def pieces(part: Part) -> Iterator[Piece]:
+            for positions in steps(part.stop - part.start):
+                for shard, records in _runs(files, selection.take(positions + part.start)):
+                    yield files.readers[shard], records, numbered[shard]
+
+        job = Job(readers, parts, **options)
+        summary = job.run(pieces, metadata if shards is None else without_origin(metadata), classes)
+        summary.differing = differing
         return summary
 
 
-def check_same_fields(first: Reader, other: Reader) -> None:
-    """Refuse files that differ in the names or types of their fields."""
-    for one, two in ((first, other), (other, first)):
-        for name in one.schema:
-            if name not in two.schema:
-                raise Code.FIELDS_DIFFER.error(f"{two.path}: no field {name!r}, which {one.path} has")
-    for name, kind in first.schema.items():
-        # The compression of a field is stored with each value.
-        if replace(other.schema[name], compression=None) != replace(kind, compression=None):
-            raise Code.FIELDS_DIFFER.error(
-                f"field {name!r} is {kind!r} in {first.path}, but {other.schema[name]!r} in {other.path}"
-            )
+def _sizes(reader: Reader) -> Iterator[int]:
+    """Yield how many bytes each record of a file takes."""
+    for positions in steps(len(reader)):
+        yield from stored_bytes(reader, int(positions[0]), len(positions)).tolist()
 
 
-def merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]]:
-    """Return the metadata without the classes, and the keys whose values differ between files."""
-    all_metadata = [reader.metadata for reader in readers]
-    merged: dict[str, Any] = {}
-    for metadata in all_metadata:
-        for key, value in metadata.items():
-            merged.setdefault(key, value)
-    merged.pop("classes", None)
-    merged = without_origin(merged)
-    absent = object()
-    differing = [key for key, value in merged.items() if any(m.get(key, absent) != value for m in all_metadata)]
-    return merged, differing
-
-
-def merge_labels(
-    readers: Sequence[Reader], label: str, given: Sequence[str] | None = None
-) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:
-    """Return all class names, and each file's table of new numbers for a field (None if unchanged).
-
-    Args:
-        readers: The files.
-        label: The field.
-        given: The names of all classes, if they are not those of the files.
-    """
-    none: list[NDArray[np.int64] | None] = [None] * len(readers)
-    if given is None and all(class_names(reader) is None for reader in readers):
-        return None, none
-    classes, tables = merge_classes(readers, given)
-    schema = readers[0].schema
-    # a name means the same in all files
-    if label not in schema or schema[label].name == "string":
-        return classes, none
-    if schema[label].name == "int64":
-        return classes, tables
+def _choose(n: int, ends: Sequence[int], seed: int) -> NDArray[np.uint8]:
+    """Return the number of each record's file; omitted records get the number of files."""
     import numpy as np
 
-    for reader, table in zip(readers, tables, strict=True):
-        if table is None:
-            continue
-        if not np.array_equal(table, np.arange(len(table))):
-            raise Code.FIELD_TYPE.error(
-                f"{reader.path}: its classes have other numbers than in {readers[0].path}, and only labels of type "
-                f"int64 can be renumbered, not {schema[label]!r}"
-            )
-        if holds_classes(schema[label]):
-            map_labels(reader.column(label).astype(np.int64), table, reader.path)
-    return classes, none
+    from fastrecord.dataset.split import split_order
+
+    chosen = np.empty(n, np.min_scalar_type(len(ends)))
+    for positions in steps(n):
+        chosen[split_order(n, seed, positions)] = np.searchsorted(ends, positions, side="right")
+    return chosen
+
+
+@contextmanager
+def _selected(dataset: FastRecordDataset | Paths, *, allow_incomplete: bool) -> Iterator[Selection]:
+    from fastrecord.dataset.selection import Selection
+    from fastrecord.dataset.shards import Shards
+
+    selection = getattr(dataset, "selection", None)
+    if isinstance(selection, Selection):
+        if allow_incomplete:
+            raise ValueError("allow_incomplete belongs to paths: a data set has its own")
+        yield selection
+        return
+    files = Shards.open(dataset, allow_incomplete=allow_incomplete)  # type: ignore[arg-type]
+    try:
+        if not allow_incomplete:
+            files.refuse_incomplete(COMMANDS)
+        yield Selection.whole(files)
+    finally:
+        files.close()
+
+
+def _with_keys(selection: Selection, keys: Iterable[str], op: str) -> Selection:
+    """Return the records that have, or do not have, one of some keys."""
+    if isinstance(keys, str):
+        raise TypeError(f"keys are a collection of strings, not one: {keys!r:.80}")
+    wanted = set(keys)
+    mask = selection.mask(KEY, "in", wanted)
+    if unknown := wanted.difference(selection.subset(mask).column(KEY).tolist()):
+        raise Code.NOTHING_FOUND.error(
+            f"{selection.shards.paths[0]}: no record has the key {name_some(sorted(unknown))}: "
+            f"{len(unknown):,} of the {len(wanted):,} keys are not in the data set"
+        )
+    return selection.subset(mask if op == "in" else ~mask)
+
+
+def _used(selection: Selection) -> list[int]:
+    """Return the positions of the files that have some of the records."""
+    import numpy as np
+
+    seen = np.zeros(len(selection.shards.ends), np.bool_)
+    for positions in steps(len(selection)):
+        seen[np.searchsorted(selection.shards.ends, selection.take(positions), side="right")] = True
+    return [int(shard) for shard in np.flatnonzero(seen)]
+
+
+def _runs(files: Shards, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield stretches of rows that one file has: its position, and the numbers of its records."""
+    import numpy as np
+
+    shards = np.searchsorted(files.ends, rows, side="right")
+    for stretch in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1):
+        shard = int(shards[stretch[0]])
+        yield shard, rows[stretch] - (int(files.ends[shard - 1]) if shard else 0)

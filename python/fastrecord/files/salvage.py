@@ -17,7 +17,8 @@ from typing import Any
 
 from fastrecord._core import Reader, Salvage, __version__
 from fastrecord.errors import Code
-from fastrecord.files.copy_job import ROWS, Job, PathLike, Progress, check_target
+from fastrecord.files.copy_job import ROWS, Job, Progress, check_target
+from fastrecord.files.division import Part, PathLike
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.places import refuse_url
 from fastrecord.schema.roles import read_key
@@ -156,12 +157,13 @@ def repair(
             if progress is not None and done < total:
                 progress(total + done, 2 * total)
 
-        job = Job([reader], [target], overwrite=overwrite, verify=True, progress=report)
+        job = Job([reader], [Part(target, 0, summary.saved)], overwrite=overwrite, verify=True, progress=report)
+        job.total = reader.nbytes
         kept = "is as it was before" if os.path.lexists(target) else "nothing is written"
         temporary = f"{listing}.tmp-{secrets.token_hex(4)}"
         try:
             with job:
-                copier = job.begin(0, reader, summary.saved)
+                copier = job.begin(0)
                 for first in range(0, len(reader), ROWS):
                     rows = salvage.saved(first, first + ROWS)
                     if len(rows):

@@ -29,8 +29,8 @@ from fastrecord._core import FastRecordError, crc32c
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
+from fastrecord.files.division import Part
 from fastrecord.files.manifest import FoundShard, find_shard, next_manifest
-from fastrecord.files.shard_names import Part
 from fastrecord.files.transfer import put_remote_manifest, remote_manifest, send
 from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema

@@ -109,6 +109,10 @@ class Source(ABC):
         keys: The keys of all records, if they are known and differ.
         labels: The labels of all records, if they are known.
         facts: Entries for the metadata that hold for all records of a file; None removes one.
+        where: Its name, for messages; `open_source` of a pack sets it and the next three.
+        format: Name of its format.
+        why: Why it has this format; empty if the caller named it.
+        recorded: Its settings, as the metadata of a file has them.
         live: Whether its records may be made anew each time. They are then not compared when a pack is resumed, and
             labels that are names stay names, as two passes might differ.
     """
@@ -123,6 +127,10 @@ class Source(ABC):
     keys: Sequence[str] | None = None
     labels: Sequence[int] | None = None
     facts: Mapping[str, Any] = {}
+    where: str = ""
+    format: str = ""
+    why: str = ""
+    recorded: Mapping[str, Any] = {}
     live: bool = False
 
     @abstractmethod

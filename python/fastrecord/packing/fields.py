@@ -81,7 +81,6 @@ class PlannedField:
 
 def plan_fields(
     source: Source,
-    where: str,
     mapping: Mapping[str, str] | None = None,
     types: Mapping[str, FieldType] | None = None,
     compression: str | None = None,
@@ -91,7 +90,6 @@ def plan_fields(
 
     Args:
         source: The source.
-        where: Its name, for errors.
         mapping: Name in the file -> name in the source; then no other field is stored.
         types: Name in the file -> type, for fields that get another one than the source has.
         compression: Codec for arrays that are not small, bytes, json and lists.
@@ -101,6 +99,7 @@ def plan_fields(
         FastRecordError: the source has no such field, two fields would have one name, or a type
             cannot be made of another.
     """
+    where = source.where
     by_name = {field.rename or field.name: field for field in source.fields}
     by_name |= {field.name: field for field in source.fields}
     known = ", ".join(f"{field.name} ({field.type})" for field in source.fields)

@@ -5,31 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.files.shard_names import Part
+from fastrecord.files.division import FILE_BYTES, Part, ends_by_size, even_ends, parts_of
+from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.source import Rows, Source, value_bytes
 from fastrecord.names import name_some, readable
-from fastrecord.packing.ahead import ReadAhead
-from fastrecord.packing.division import ends_by_size, even_ends, parts_of, usual_shards
 from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
 from fastrecord.packing.options import BadFiles, Fields, Output
-from fastrecord.packing.summary import PackProgress
-from fastrecord.packing.target import NEVER
 from fastrecord.recode import Recode
 from fastrecord.schema import Schema
 
 if TYPE_CHECKING:
     from fastrecord.files.upload import Upload
 
+# `commit_bytes` of a writer: a pack commits between its runs, when the list of skipped files is
+# complete; the writer must not commit by itself.
+NEVER = 1 << 62
 # Metadata of a source that would say something else of the new file.
 _OWN = ("classes", "shard", "made_of", "packs", "skipped")
 # Index entries and alignment of a value.
 _PER_VALUE = 64
+# What a record takes besides its image and key: alignment, two extents, width, height and label. They count twice,
+# because closing a file may rewrite its columns.
+_PER_RECORD = 7 + 2 * (32 + 4 + 4 + 8 + 32)
+# Of a shard in an object store: large enough for requests of 8 MiB, small enough to wait for.
+_USUAL_SHARD = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +55,11 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """An open source.
-
-    Attributes:
-        source: The source.
-        where: Its name, for messages.
-        format: Name of its format.
-        why: Why it has this format; empty if the caller named it.
-        settings: Its settings, as the metadata of a file has them.
-    """
-
-    source: Source
-    where: str
-    format: str
-    why: str
-    settings: Mapping[str, Any]
-
-    def prepare(
-        self, stored: Mapping[str, Any] | None, *, skip: bool, progress: Callable[[PackProgress], None] | None
-    ) -> None:
-        """See `Source.prepare`."""
-
-        def report(done: int) -> None:
-            if progress is not None:
-                progress(PackProgress(done, self.source.count(), 0, "sizes"))
-
-        self.source.prepare(stored, skip=skip, progress=report)
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A source, and how its records are stored.
 
     Attributes:
         source: The source.
-        where: Its name, for messages.
         fields: The fields to store.
         classes: Class names, position = label; None if labels are plain numbers or absent.
         recode: How images are stored.
@@ -94,7 +68,6 @@ class Job:
     """
 
     source: Source
-    where: str
     fields: list[PlannedField]
     classes: list[str] | None
     recode: Recode
@@ -102,31 +75,29 @@ class Job:
     entry: Mapping[str, Any]
 
     @classmethod
-    def of(cls, opened: Opened, chosen: Fields, recode: Recode, known: Known, bad_files: BadFiles) -> Self:
+    def of(cls, source: Source, chosen: Fields, recode: Recode, known: Known, bad_files: BadFiles) -> Self:
         """Choose the fields to store and number the classes.
 
         Args:
-            opened: The source, which is prepared.
+            source: The source, which is prepared.
             chosen: What the caller has chosen.
             recode: As for `Job`, as is `bad_files`.
             known: Classes that keep their numbers.
             bad_files: Likewise.
         """
-        source, where = opened.source, opened.where
-        types = chosen.parsed
-        mapping = chosen.names
-        fields = plan_fields(source, where, mapping, types, chosen.compression, chosen.fill)
+        types, mapping = chosen.parsed, chosen.names
+        fields = plan_fields(source, mapping, types, chosen.compression, chosen.fill)
         images = [field.name for field in fields if field.type.name == "image"]
         if recode.changes and len(images) != 1:
             raise ValueError(f"images are changed in one field, and these records have {len(images)} of them")
-        fields, classes = _numbered(source, where, fields, known, named=not source.live and LABEL not in types)
+        fields, classes = _numbered(source, fields, known, named=not source.live and LABEL not in types)
         own = None if mapping or types or chosen.fill else source.entry(chosen.compression)
         if own is None:
             names = {field.name: [field.source.name, str(field.type)] for field in fields}
-            settings = {**opened.settings, **{f"fill {name}": str(value) for name, value in chosen.fill.items()}}
+            settings = {**source.recorded, **{f"fill {name}": str(value) for name, value in chosen.fill.items()}}
             digest = hashlib.sha256(json.dumps(source.identity()).encode()).hexdigest()[:32]
-            own = {"import": {"format": opened.format, "digest": digest, "fields": names, "settings": settings}}
-        return cls(source, where, fields, classes, recode, bad_files, own | recode.entry())
+            own = {"import": {"format": source.format, "digest": digest, "fields": names, "settings": settings}}
+        return cls(source, fields, classes, recode, bad_files, own | recode.entry())
 
     @property
     def schema(self) -> Schema:
@@ -136,7 +107,7 @@ class Job:
     @property
     def origin(self) -> str:
         """The source's own name: its location concerns this machine only."""
-        return readable(os.path.basename(os.path.abspath(self.source.home or self.where)))
+        return readable(os.path.basename(os.path.abspath(self.source.home or self.source.where)))
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -170,13 +141,15 @@ class Job:
             known = source.sizes()
             if known is None or total is None:
                 return parts_of(out, [NEVER])
-            shards = usual_shards(known, total)
+            shards = max(1, min(total, -(-sum(known) // _USUAL_SHARD)))
         if shards is not None:
             if total is None:
                 total = sum(rows.count for rows in all_rows(source, []))
-            return parts_of(out, even_ends(total, shards, self.where, "records"))
+            return parts_of(out, even_ends(total, shards, source.where))
         sizes = source.sizes() or self._sizes()
-        return parts_of(out, ends_by_size(sizes, output.shard_size or 0, self.classes or ()))
+        # The first and the last commit each write the class names.
+        empty = FILE_BYTES + 2 * sum(len(name.encode()) + 4 for name in self.classes or ())
+        return parts_of(out, ends_by_size((size + _PER_RECORD for size in sizes), output.shard_size or 0, empty))
 
     def _sizes(self) -> Iterator[int]:
         """Yield about how many bytes each record takes, never too few."""
@@ -195,14 +168,16 @@ def all_rows(source: Source, names: Sequence[str]) -> Iterator[Rows]:
 
 
 def _numbered(
-    source: Source, where: str, fields: list[PlannedField], known: Known, *, named: bool
+    source: Source, fields: list[PlannedField], known: Known, *, named: bool
 ) -> tuple[list[PlannedField], list[str] | None]:
     """Number the labels of a source; return the fields and all class names."""
     label = next((field for field in fields if field.name == LABEL), None)
     classes = source.class_names()
     if label is None or not (label.type.name == "string" or label.type.shape == ()):
         if known.names is not None and label is None:
-            raise Code.NO_LABELS.error(f"{where}: has no labels, and {known.where} names classes: add a field `label`")
+            raise Code.NO_LABELS.error(
+                f"{source.where}: has no labels, and {known.where} names classes: add a field `label`"
+            )
         return fields, known.names if known.extend else None
     if label.type.name == "string":
         if not named:
@@ -220,7 +195,9 @@ def _numbered(
     unknown = [name for name in classes if name not in table]
     if unknown and not known.extend:
         what = "class" if len(unknown) == 1 else "classes"
-        raise Code.UNKNOWN_CLASS.error(f"{where}: {what} {name_some(unknown)} not among the classes of {known.where}")
+        raise Code.UNKNOWN_CLASS.error(
+            f"{source.where}: {what} {name_some(unknown)} not among the classes of {known.where}"
+        )
     for name in unknown:
         table[name] = len(table)
     if label.type.name == "string":

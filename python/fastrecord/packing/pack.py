@@ -14,13 +14,14 @@ from fastrecord.checks import choice
 from fastrecord.errors import Code
 from fastrecord.interchange.format import Format
 from fastrecord.interchange.registry import load, recognise
+from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import is_stored, located
 from fastrecord.packing.fields import plan_fields
-from fastrecord.packing.job import Job, Known, Opened
+from fastrecord.packing.job import Job, Known
 from fastrecord.packing.options import BadFiles, Fields, Input, Mode, Output, PathLike
 from fastrecord.packing.packer import Packer
 from fastrecord.packing.summary import PackProgress, PackSummary
-from fastrecord.packing.target import append, class_table, create, resume, resumes_append
+from fastrecord.packing.target import class_table, resumes_append
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
@@ -28,9 +29,7 @@ from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.files.shard_names import Part
     from fastrecord.files.upload import Upload
-    from fastrecord.packing.target import Target
 
 _Report = Callable[[PackProgress], None]
 _SHOWN = 3
@@ -89,6 +88,7 @@ def pack(
     started = time.perf_counter()
     choice("bad_files", bad_files, get_args(BadFiles))
     given, path = source if isinstance(source, Input) else Input(source), os.fspath(out)
+    skip = bad_files == "skip"
     output.check(path)
     if output.mode == "append" and fields.classes_from is not None:
         raise ValueError("with append the file keeps its own classes: leave out classes_from")
@@ -96,30 +96,23 @@ def pack(
         raise ValueError("changed images and compressed values have no known size before: give shards, not shard_size")
     with (
         destination(path, output) as (target, mode, upload),
-        opened(given, fields, exact=output.shards is not None, skip=bad_files == "skip") as found,
+        open_source(given, fields, exact=output.shards is not None, skip=skip) as found,
     ):
-        found.source.refuse_output(target)
+        found.refuse_output(target)
         known, stored = _known(target, output, fields, upload)
-        found.prepare(stored if output.mode == "append" else None, skip=bad_files == "skip", progress=progress)
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(PackProgress(done, found.count(), 0, "sizes"))
+
+        found.prepare(stored if output.mode == "append" else None, skip=skip, progress=report)
         job = Job.of(found, fields, recode, known, bad_files)
-        packer = Packer(job, output.commit_bytes, progress, upload)
-
-        def open_part(part: Part) -> Target:
-            if mode == "append":
-                target = append(job, part)
-            elif mode == "resume":
-                target = resume(job, part)
-            else:
-                return create(job, part, overwrite=mode == "overwrite")
-            if target.records:
-                packer.learn_keys(os.path.realpath(part.path))
-            return target
-
-        summary = packer.run(job.parts(target, output, upload), target, mode, open_part)
-    if hasattr(job.source, "empty_classes"):
-        summary.empty_classes = job.source.empty_classes({key for key, _ in summary.skipped})
+        parts = job.parts(target, output, upload)
+        summary = Packer(job, output.commit_bytes, progress, upload).run(parts, target, mode)
+    if hasattr(found, "empty_classes"):
+        summary.empty_classes = found.empty_classes({key for key, _ in summary.skipped})
     summary.format, summary.recognised = found.format, found.why or None
-    summary.left_out = list(job.source.left_out)
+    summary.left_out = list(found.left_out)
     summary.seconds = time.perf_counter() - started
     return summary
 
@@ -166,15 +159,14 @@ def preview(source: Any, *, fields: Fields = Fields(), bad_files: BadFiles = "st
         As `pack` does.
     """
     given, skip = source if isinstance(source, Input) else Input(source), bad_files == "skip"
-    with opened(given, fields, exact=False, skip=skip) as found:
-        found.prepare(None, skip=skip, progress=None)
-        each = found.source
-        chosen = plan_fields(each, found.where, fields.names, fields.parsed, fill=fields.fill)
+    with open_source(given, fields, exact=False, skip=skip) as found:
+        found.prepare(None, skip=skip, progress=lambda _: None)
+        chosen = plan_fields(found, fields.names, fields.parsed, fill=fields.fill)
         first: list[dict[str, Any]] = []
         numbers: list[int] = []
         bad: dict[int, str] = {}
         names = [planned.source.name for planned in chosen]
-        for rows in each.read(0, list(dict.fromkeys(names))):
+        for rows in found.read(0, list(dict.fromkeys(names))):
             wrong = dict(rows.bad)
             columns = {}
             for planned in chosen:
@@ -188,16 +180,16 @@ def preview(source: Any, *, fields: Fields = Fields(), bad_files: BadFiles = "st
                 break
         bad = {number: reason for number, reason in sorted(bad.items()) if not numbers or number < numbers[-1]}
         described = [(planned.name, planned.type, planned.source.name, planned.source.origin) for planned in chosen]
-        known = each.class_names()
-        nulls = {planned.name: count for planned in chosen if (count := each.nulls().get(planned.source.name))}
+        known = found.class_names()
+        nulls = {planned.name: count for planned in chosen if (count := found.nulls().get(planned.source.name))}
         classes = None if known is None else len(known)
         return Preview(
-            found.format, found.why, described, each.count(), classes, first, numbers, bad, nulls, each.left_out
+            found.format, found.why, described, found.count(), classes, first, numbers, bad, nulls, found.left_out
         )
 
 
 @contextmanager
-def opened(given: Input, fields: Fields, *, exact: bool, skip: bool) -> Iterator[Opened]:
+def open_source(given: Input, fields: Fields, *, exact: bool, skip: bool) -> Iterator[Source]:
     """Open a source.
 
     Args:
@@ -211,7 +203,8 @@ def opened(given: Input, fields: Fields, *, exact: bool, skip: bool) -> Iterator
         from fastrecord.packing.datasets import open_dataset
 
         with open_dataset(given, fields, exact=exact, skip=skip) as source:
-            yield Opened(source, type(given.source).__name__, "dataset", "", {})
+            source.where, source.format = type(given.source).__name__, "dataset"
+            yield source
         return
     located_at = [located(Url(path), given.store) for path in named]
     paths: str | list[str] = located_at[0] if len(located_at) == 1 else located_at
@@ -223,9 +216,10 @@ def opened(given: Input, fields: Fields, *, exact: bool, skip: bool) -> Iterator
             f"{located_at[0]}: {found.title} is read from files of this machine: copy it here first"
         )
     settings = found.check_settings(given.settings)
-    recorded = {name: value for name, value in settings.items() if found.settings[name].recorded}
     with found.open(paths, settings) as source:
-        yield Opened(source, located_at[0], found.name, why, recorded)
+        source.where, source.format, source.why = located_at[0], found.name, why
+        source.recorded = {name: value for name, value in settings.items() if found.settings[name].recorded}
+        yield source
 
 
 def _recognised(paths: str | list[str]) -> tuple[Format, str]:

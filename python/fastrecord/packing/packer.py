@@ -10,26 +10,26 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastrecord._core import FastRecordError, Reader, Writer, foreign_kind
 from fastrecord.dataset.manifest import NAME
 from fastrecord.errors import Code
+from fastrecord.files.division import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards
 from fastrecord.files.places import refuse_irregular
-from fastrecord.files.shard_names import Part, as_set, as_set_begun, refuse_strays
+from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.files.image_files import BAD_WAY_OUT
 from fastrecord.interchange.files.listing import UNREADABLE
-from fastrecord.interchange.source import ROWS, Files, Rows
-from fastrecord.packing.ahead import ReadAhead
+from fastrecord.interchange.source import Files, Rows
 from fastrecord.packing.fields import KEY
 from fastrecord.packing.keys import SeenKeys
 from fastrecord.packing.options import Mode
 from fastrecord.packing.summary import PackProgress, PackSummary, foreign_text
-from fastrecord.packing.target import Target
+from fastrecord.packing.target import Target, column_of, open_target
 
 if TYPE_CHECKING:  # what packs into files does without it
     from fastrecord.files.upload import Upload
@@ -49,7 +49,7 @@ _FILES = range(16, 1025)
 _FIRST_FILES, _FIRST_CHANGED_FILES = 64, 2
 _CHANGED_SECONDS = 0.3
 _OF_VALUE = {Code.BAD_VALUE, Code.LARGE_LABEL}
-_OF_IMAGE = {Code.BAD_INPUT_IMAGE, Code.UNKNOWN_IMAGE}
+# Number of a record in the source -> what is wrong with it.
 _Reasons = dict[int, tuple[Code, str]]
 
 
@@ -62,12 +62,15 @@ class Packer:
         progress: Called a few times a second.
         upload: The way to an object store, if the files go there.
         may_be_empty: Whether a file without any record is good.
+
+    Attributes:
+        seen: The keys so far, if the source does not know that they differ.
     """
 
     def __init__(
         self,
         job: Job,
-        commit_bytes: int,
+        commit_bytes: int = 1 << 30,
         progress: Callable[[PackProgress], None] | None = None,
         upload: Upload | None = None,
         *,
@@ -79,26 +82,33 @@ class Packer:
         keyed = any(field.name == KEY and field.type.name == "string" for field in job.fields)
         self.seen = SeenKeys() if keyed and job.source.keys is None else None
         self.images = [field.name for field in job.fields if field.type.name == "image"]
+        self._interrupt = HeldInterrupt()
         self._bad: FastRecordError | None = None
         self._started = time.perf_counter()
         self._files = _FIRST_CHANGED_FILES if job.recode.changes else _FIRST_FILES
 
-    def report(self, position: int) -> None:
-        """Tell the caller how much of the input is done."""
-        if self.progress is not None:
-            self.progress(PackProgress(position, self.total, self.summary.written))
-
-    def run(self, parts: Sequence[Part], out: str, mode: Mode, opened: Callable[[Part], Target]) -> PackSummary:
+    def run(self, parts: Sequence[Part], out: str, mode: Mode) -> PackSummary:
         """Pack all parts.
 
         Args:
             parts: The files to write.
             out: The caller's name for them.
             mode: What to do with existing files.
-            opened: Opens the file of a part.
         """
-        if self.upload is not None:
-            return self._send(self.upload, parts, opened)
+        with self._interrupt:
+            if self.upload is None:
+                self._write(parts, out, mode)
+            else:
+                out = self.upload.url
+                self._send(self.upload, parts, mode)
+        if self._interrupt.pending:
+            raise KeyboardInterrupt(f"{out}: the pack is complete")
+        self._log_summary()
+        return self.summary
+
+    def _write(self, parts: Sequence[Part], out: str, mode: Mode) -> None:
+        """Pack all parts. Files that replace others are renamed when all are whole; until then the old ones stay."""
+        summary, replaces = self.summary, mode == "overwrite"
         refuse_strays(out, parts)
         for part in parts:
             refuse_irregular(part.path)
@@ -109,63 +119,61 @@ class Packer:
                 )
         if parts[0].path != out:
             parts = as_set_begun(parts) if mode == "resume" else as_set(parts)
-        with HeldInterrupt() as interrupt:
-            if mode == "overwrite":
-                self._replace(parts, opened, interrupt)
-            else:
-                with self._naming(parts):
-                    for part in parts:
-                        self._pack(part, opened(part), interrupt)
-            self._name(out, parts)
-        if interrupt.pending:
-            raise KeyboardInterrupt(f"{out}: the pack is complete")
-        self.summary.bytes = sum(os.path.getsize(path) for path in self.summary.paths)
-        return self._summed_up()
-
-    @contextmanager
-    def _naming(self, parts: Sequence[Part]) -> Iterator[None]:
-        """Add the shards that an error leaves to it."""
+        targets: Iterable[Target] = (open_target(self.job, part, mode) for part in parts)
+        with ExitStack() as stack:
+            if replaces:  # find obstacles to the final rename before hours of work
+                targets = [stack.enter_context(target) for target in targets]
+            try:
+                for part, target in zip(parts, targets, strict=True):
+                    self._pack(part, target, replaces=replaces)
+            except BaseException as err:
+                whole = summary.paths
+                if whole and len(parts) > 1 and not replaces:
+                    to = f" to {whole[-1]}" if len(whole) > 1 else ""
+                    what = f"{len(whole):,} of {len(parts):,} shards are whole, {whole[0]}{to}"
+                    err.add_note(f"{what}: `--resume` packs the others")
+                raise
+            for part, target in zip(parts, targets, strict=True) if replaces else ():
+                if target.writer is not None:
+                    with _explained(part.path, target.writer):
+                        target.writer.close()
         try:
-            yield
-        except BaseException as err:
-            whole = self.summary.paths
-            if whole and len(parts) > 1:
-                to = f" to {whole[-1]}" if len(whole) > 1 else ""
-                err.add_note(
-                    f"{len(whole):,} of {len(parts):,} shards are whole, {whole[0]}{to}: `--resume` packs the others"
-                )
+            new = name_new_shards([part.path for part in parts], only_renew=parts[0].path == out)
+        except (FastRecordError, OSError) as err:
+            folder = os.path.dirname(os.path.abspath(parts[0].path))
+            err.add_note(f"{out}: all records are packed; only the manifest of {folder} is as it was before")
             raise
+        if new is not None:
+            summary.manifest, summary.not_named = new.manifest, new.left
+        summary.bytes = sum(map(os.path.getsize, summary.paths))
 
-    def _send(self, upload: Upload, parts: Sequence[Part], opened: Callable[[Part], Target]) -> PackSummary:
+    def _send(self, upload: Upload, parts: Sequence[Part], mode: Mode) -> None:
         """Pack all parts and send each; together they become a data set in the end."""
         summary = self.summary
         begun = upload.begin(parts, self.job.identity())
-        with HeldInterrupt() as interrupt:
-            for part in begun:
-                if (sent := upload.sent(part.path)) is None:
-                    target = opened(part)
-                    self._pack(part, target, interrupt)
-                    upload.send(part.path, target.skipped, lambda: interrupt.pending)
-                    continue
-                entry, skipped = sent
-                summary.paths.append(part.path)
-                summary.classes = entry.classes
-                summary.records += entry.records
-                summary.skipped += skipped
-                if self.total is not None:
-                    self.report(min(part.stop, self.total))
-            entries = upload.finish([part.path for part in begun], lambda: interrupt.pending) if begun else []
-        if interrupt.pending:
-            raise KeyboardInterrupt(f"{upload.url}: the pack is complete")
-        if not begun:
+        for part in begun:
+            if (sent := upload.sent(part.path)) is None:
+                target = open_target(self.job, part, mode)
+                self._pack(part, target)
+                upload.send(part.path, target.skipped, lambda: self._interrupt.pending)
+                continue
+            entry, skipped = sent
+            summary.paths.append(part.path)
+            summary.classes = entry.classes
+            summary.records += entry.records
+            summary.skipped += skipped
+            if self.total is not None:
+                self._report(min(part.stop, self.total))
+        if begun:
+            entries = upload.finish([part.path for part in begun], lambda: self._interrupt.pending)
+        else:
             entries = upload.stored()
             summary.records, summary.classes = sum(entry.records for entry in entries), entries[0].classes
         summary.paths = [upload.where(entry.name) for entry in entries]
         summary.bytes = sum(entry.bytes for entry in entries)
         summary.manifest = None if upload.is_file else upload.where(NAME)
-        return self._summed_up()
 
-    def _summed_up(self) -> PackSummary:
+    def _log_summary(self) -> None:
         summary = self.summary
         for key, reason in summary.skipped[:_NAMED]:
             _log.warning("skipped: %s: %s", key, reason)
@@ -177,27 +185,23 @@ class Packer:
             _log.warning("%s", summary.not_named)
         counts = summary.packed, summary.records, len(summary.paths), time.perf_counter() - self._started
         _log.info("%s: %d records packed, of %d in %d file(s), in %.1f s", summary.paths[0], *counts)
-        return summary
 
-    def _name(self, out: str, parts: Sequence[Part]) -> None:
-        """Make the manifest of the folder name the shards, now that all are whole."""
-        try:
-            new = name_new_shards([part.path for part in parts], only_renew=parts[0].path == out)
-        except (FastRecordError, OSError) as err:
-            folder = os.path.dirname(os.path.abspath(parts[0].path))
-            err.add_note(f"{out}: all records are packed; only the manifest of {folder} is as it was before")
-            raise
-        if new is not None:
-            self.summary.manifest, self.summary.not_named = new.manifest, new.left
+    def _report(self, position: int) -> None:
+        """Tell the caller how much of the input is done."""
+        if self.progress is not None:
+            self.progress(PackProgress(position, self.total, self.summary.written))
 
-    def _pack(self, part: Part, target: Target, interrupt: HeldInterrupt, *, replaces: bool = False) -> None:
+    def _pack(self, part: Part, target: Target, *, replaces: bool = False) -> None:
         """Pack one part; a file that replaces another one is then durable, but not yet renamed."""
-        summary = self.summary
-        writer = target.writer
+        summary, writer = self.summary, target.writer
+        if target.records and self.seen is not None:
+            with Reader(os.path.realpath(part.path)) as reader:
+                for numbers, keys in column_of(reader, KEY) if KEY in reader.schema else ():
+                    self.seen.add(dict(zip(numbers, keys, strict=True)))
         if writer is not None:
             before = len(writer)
             with _explained(part.path, writer):
-                finished = self._fill(part, target, writer, interrupt)
+                finished = self._fill(part, target, writer)
                 if not finished and (replaces or len(writer) == target.first_record):
                     raise KeyboardInterrupt
                 if len(writer) == 0 and not self.may_be_empty:
@@ -210,67 +214,52 @@ class Packer:
                     writer._finish()
                 else:
                     writer.close()
-                self._count(writer)
+                summary.count(writer.foreign, writer.recoded if self.job.recode.changes else None)
             if not finished:
                 raise KeyboardInterrupt(
                     f"{part.path}: {target.records:,} records are committed: `--resume` continues from there"
                 )
         summary.paths.append(part.path)
-        summary.classes = target.classes
+        summary.classes = self.job.classes
         summary.records += target.records
         summary.skipped += target.skipped
 
-    def _replace(self, parts: Sequence[Part], opened: Callable[[Part], Target], interrupt: HeldInterrupt) -> None:
-        """Pack all parts, and rename them when all are whole; until then the old files stay."""
-        with ExitStack() as stack:
-            begun: list[tuple[Part, Target, Writer]] = []
-            # Find obstacles to the final rename before hours of work.
-            for part in parts:
-                target = opened(part)
-                if target.writer is not None:
-                    stack.callback(target.writer.abort)
-                    begun.append((part, target, target.writer))
-            for part, target, _ in begun:
-                self._pack(part, target, interrupt, replaces=True)
-            for part, _, writer in begun:
-                with _explained(part.path, writer):
-                    writer.close()
-
-    def _fill(self, part: Part, target: Target, writer: Writer, interrupt: HeldInterrupt) -> bool:
+    def _fill(self, part: Part, target: Target, writer: Writer) -> bool:
         """Append what the file lacks; return whether everything was done, or Ctrl-C came first."""
-        position = target.position
+
+        def commit() -> tuple[int, int]:
+            writer.metadata = target.metadata()
+            writer.commit()
+            return writer.bytes_written, len(writer)
+
         committed_bytes, committed_records = writer.bytes_written, len(writer)
         names = list(dict.fromkeys(field.source.name for field in self.job.fields))
-        self.report(position)
-        if position >= part.stop:
+        self._report(target.position)
+        if target.position >= part.stop:
             return True
-        runs = ReadAhead(self.job.source.read(position, names), interrupt)
+        runs = ReadAhead(self.job.source.read(target.position, names), self._interrupt)
         try:
             with runs:
                 for rows in self._pieces(runs, part.stop):
-                    if interrupt.pending:
+                    if self._interrupt.pending:
                         return False
                     before, started = writer.bytes_written, time.perf_counter()
                     self._append(rows, target, writer)
                     grown = writer.bytes_written - before
                     self.summary.written += grown
                     self._files = self._next_files(rows.count, grown, time.perf_counter() - started)
-                    position = rows.start + rows.count
                     bytes_since, records_since = writer.bytes_written - committed_bytes, len(writer) - committed_records
                     if bytes_since >= self.commit_bytes or records_since >= _COMMIT_RECORDS:
-                        _commit(target, writer)
-                        committed_bytes, committed_records = writer.bytes_written, len(writer)
-                    self.report(position)
-            if runs.interrupted:
-                return False
+                        committed_bytes, committed_records = commit()
+                    self._report(rows.start + rows.count)
         except Exception as err:
             # The records before a bad one stay, so that --resume continues after them.
             if (err is runs.error or err is self._bad) and len(writer) > target.first_record:
-                _commit(target, writer)
+                commit()
             raise
-        return True
+        return not runs.interrupted
 
-    def _pieces(self, runs: Iterator[Rows] | ReadAhead, stop: int) -> Iterator[Rows]:
+    def _pieces(self, runs: Iterable[Rows], stop: int) -> Iterator[Rows]:
         """Yield runs up to a record; runs of files in pieces of which one call takes a moment."""
         for rows in runs:
             end = min(rows.start + rows.count, stop)
@@ -293,34 +282,13 @@ class Packer:
     def _refuse_empty(self, part: Part, target: Target) -> None:
         source = self.job.source
         if not target.skipped:
-            raise Code.SOURCE.error(f"{self.job.where}: the source holds no records")
+            raise Code.SOURCE.error(f"{source.where}: the source holds no records")
         key, reason = target.skipped[0]
         if source.keys is None:
             raise Code.SOURCE.error(f"{part.path}: no record is good; the first, {key}: {reason}")
         if len(target.skipped) == len(source.keys):
             count = part.stop - part.start
             raise Code.NO_IMAGES.error(f"{part.path}: none of its {count:,} inputs is good; the first, {key}: {reason}")
-
-    def _count(self, writer: Writer) -> None:
-        """Add a writer's counts to the summary."""
-        self._count_foreign(writer.foreign)
-        if self.job.recode.changes:
-            before = self.summary.recoded or {}
-            self.summary.recoded = {name: count + before.get(name, 0) for name, count in writer.recoded.items()}
-
-    def _count_foreign(self, kinds: Mapping[str, int]) -> None:
-        for kind, number in kinds.items():
-            self.summary.foreign[kind] = self.summary.foreign.get(kind, 0) + number
-
-    def learn_keys(self, path: str) -> None:
-        """Note the keys that a file holds already."""
-        if self.seen is None:
-            return
-        with Reader(path) as reader:
-            if KEY in reader.schema:
-                for start in range(0, len(reader), ROWS):
-                    numbers = range(start, min(start + ROWS, len(reader)))
-                    self.seen.add(dict(zip(numbers, reader.read_batch(numbers, [KEY])[KEY], strict=True)))
 
     def _append(self, rows: Rows, target: Target, writer: Writer) -> None:
         """Append a run; note or raise its bad records."""
@@ -339,7 +307,11 @@ class Packer:
         if reasons:
             stop = min(reasons) if stops else rows.start + rows.count
             good = [i for i, number in enumerate(numbers) if number < stop and number not in reasons]
-            columns = {name: _some(values, good) for name, values in columns.items()}
+            columns = {
+                name: type(values)(some) if isinstance(values, Files) else some
+                for name, values in columns.items()
+                for some in ([values[i] for i in good],)
+            }
             numbers = [numbers[i] for i in good]
         reasons |= self._store(columns, numbers, writer)
         if reasons and stops:
@@ -351,49 +323,37 @@ class Packer:
         target.skipped += [(source.key(number), reasons[number][1]) for number in sorted(reasons)]
 
     def _store(self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer) -> _Reasons:
-        """Append columns; return what is wrong with the records that were left out."""
-        reasons: _Reasons = {}
-        position = 0
-        while position < len(numbers):
-            rest = {name: values[position:] for name, values in columns.items()} if position else columns
-            before = len(writer)
-            try:
-                bad_files = self._write(rest, writer)
-                return reasons | {numbers[position + at]: (Code.BAD_FILE, reason) for at, reason in bad_files}
-            except FastRecordError as err:
-                stored = len(writer) - before
-                if err.code not in _OF_VALUE | _OF_IMAGE:
-                    raise
-                if err.code in _OF_VALUE and stored == 0 and len(numbers) > position + 1:
-                    # The values of all records are looked at before the first one is appended.
-                    return reasons | self._store_one_by_one(rest, numbers[position:], writer)
-                code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
-                reasons[numbers[position + stored]] = code, _reason(err)
-                if self.job.bad_files == "stop":
-                    break
-                position += stored + 1
-        return reasons
+        """Append columns; return what is wrong with the records that were left out.
 
-    def _write(self, columns: Mapping[str, Sequence[Any]], writer: Writer) -> list[tuple[int, str]]:
-        """Append records; an error leaves the ones before the bad one appended.
-
-        Returns:
-            The files that were left out: position and reason.
+        If bad records stop the pack, nothing after the first one need be appended.
         """
-        if not self.images:
-            writer.extend(columns)
-            return []
+        before = len(writer)
         files = next((name for name, values in columns.items() if isinstance(values, Files)), None)
-        if files is not None:
-            rest = {name: values for name, values in columns.items() if name != files}
-            failed = writer.append_files(files, list(columns[files]), rest, on_error="skip", recode=self.job.recode)
-            return [(at, _reason(err)) for at, err in failed]
-        image, *others = self.images
-        rest = {name: values for name, values in columns.items() if name != image}
-        writer.append_images(image, columns[image], rest, recode=self.job.recode)
-        for name in others:
-            self._count_foreign(Counter(filter(None, map(foreign_kind, columns[name]))))
-        return []
+        try:
+            if files is not None:
+                values = {name: values for name, values in columns.items() if name != files}
+                paths = list(columns[files])
+                failed = writer.append_files(files, paths, values, on_error="skip", recode=self.job.recode)
+                return {numbers[at]: (Code.BAD_FILE, _reason(err)) for at, err in failed}
+            if not self.images:
+                writer.extend(columns)
+                return {}
+            image, *others = self.images
+            values = {name: values for name, values in columns.items() if name != image}
+            on_error = "raise" if self.job.bad_files == "stop" else "skip"
+            bad = writer.append_images(image, columns[image], values, on_error=on_error, recode=self.job.recode)
+            for name in others:
+                self.summary.count(Counter(filter(None, map(foreign_kind, columns[name]))))
+            return {numbers[at]: (Code.SOURCE_RECORD, _reason(err)) for at, err in bad}
+        except FastRecordError as err:
+            stored = len(writer) - before
+            if err.code in _OF_VALUE and stored == 0 and len(numbers) > 1:
+                # The values of all records are looked at before the first one is appended.
+                return self._store_one_by_one(columns, numbers, writer)
+            if err.code not in _OF_VALUE | {Code.BAD_INPUT_IMAGE}:
+                raise
+            code = Code.MIXED_FIELDS if err.code in _OF_VALUE else Code.SOURCE_RECORD
+            return {numbers[stored]: (code, _reason(err))}
 
     def _store_one_by_one(
         self, columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], writer: Writer
@@ -407,8 +367,9 @@ class Packer:
 
     def _describe(self, number: int, code: Code, reason: str) -> FastRecordError:
         source = self.job.source
+        text = f"{source.place(number)}: {reason}"
         if code == Code.BAD_FILE:
-            return code.error(f"{source.place(number)}: {reason}: {BAD_WAY_OUT}")
+            return code.error(text, way_out=BAD_WAY_OUT)
         ways = {
             Code.SAME_KEY: "remove one of them, or store no keys by naming the other fields with --map",
             Code.MIXED_FIELDS: "store other fields with --map, give a type that fits all with --type",
@@ -417,20 +378,8 @@ class Packer:
             fields = "name other fields, or types that fit all, by Fields(mapping=, types=)"
             ways = {Code.SAME_KEY: f"remove one of them, or {fields}", Code.MIXED_FIELDS: fields}
         way = ways.get(code, "repair the source, then --resume")
-        return code.error(
-            f"{source.place(number)}: {reason}: {way}; or leave out all such records with `--bad-files skip` "
-            "(bad_files='skip')"
-        )
-
-
-def _some(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
-    some = [values[i] for i in positions]
-    return Files(some) if isinstance(values, Files) else some
-
-
-def _commit(target: Target, writer: Writer) -> None:
-    writer.metadata = target.metadata()
-    writer.commit()
+        others = "or leave out all such records with `--bad-files skip` (bad_files='skip')"
+        return code.error(text, way_out=f"{way}; {others}")
 
 
 def _reason(err: Exception) -> str:
@@ -447,14 +396,14 @@ def _explained(path: str, writer: Writer) -> Iterator[None]:
         yield
     except BaseException as err:
         writer.abort()
-        _explain(path, err)
+        # An error of this code names the location of the records, which the path does not lead to.
+        if not (isinstance(err, FastRecordError) and err.code == Code.NAME_LOST):
+            _explain(path, err)
         raise
 
 
 def _explain(path: str, err: BaseException) -> None:
     """Add a note to an error about what remains."""
-    if isinstance(err, FastRecordError) and err.code == Code.NAME_LOST:
-        return  # it names the location of the records, which the path does not lead to
     if isinstance(err, OSError):
         err.__notes__ = []  # the writer's own notes, which do not mention `--resume`
     room = "make room, then " if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT) else ""

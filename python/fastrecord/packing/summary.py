@@ -73,9 +73,19 @@ class PackSummary:
     not_named: str | None = None
     seconds: float = 0.0
 
+    def count(self, foreign: Mapping[str, int], recoded: Mapping[str, int] | None = None) -> None:
+        """Add counts to `foreign` and `recoded`."""
+        self.foreign = _sum(self.foreign, foreign)
+        if recoded is not None:
+            self.recoded = _sum(self.recoded or {}, recoded)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON-able values."""
         return asdict(self) | {"skipped": [{"key": key, "reason": reason} for key, reason in self.skipped]}
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def foreign_text(kinds: Mapping[str, int]) -> str:

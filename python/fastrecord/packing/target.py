@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any, Self
 
 from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
 from fastrecord.errors import Code
-from fastrecord.files.shard_names import Part
+from fastrecord.files.division import Part
 from fastrecord.names import name_some
+from fastrecord.packing.job import NEVER, Job
+from fastrecord.packing.options import Mode
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.classes import class_names
 
-if TYPE_CHECKING:
-    from fastrecord.packing.job import Job
-
-# `commit_bytes` of a writer: a pack commits between its runs, when the list of skipped files is
-# complete; the writer must not commit by itself.
-NEVER = 1 << 62
 _BATCH = 4096
+_ENTRIES = ("import", "pairs", "recode")
 
 
 @dataclass(slots=True)
 class Target:
-    """An output file and its state.
+    """An output file and its state; a context manager that aborts its writer, unless it is closed.
 
     Attributes:
         job: What is packed.
@@ -47,10 +45,12 @@ class Target:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def classes(self) -> list[str] | None:
-        """Class names, position = label; None if labels are plain numbers or absent."""
-        return self.job.classes
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.writer is not None:
+            self.writer.abort()
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata to commit, which records the progress of the pack."""
@@ -58,32 +58,35 @@ class Target:
         this |= self.job.entry
         this_skipped = [{"key": key, "reason": reason} for key, reason in self.skipped]
         data = dict(self.kept)
-        if self.classes is not None:
-            data["classes"] = self.classes
+        if self.job.classes is not None:
+            data["classes"] = self.job.classes
         data["skipped"] = [*data.get("skipped", []), *this_skipped]
         data["packs"] = [*data.get("packs", []), this | {"skipped": len(this_skipped)}]
         return data
 
 
-def create(job: Job, part: Part, *, overwrite: bool) -> Target:
-    """Create the file of a part.
+def open_target(job: Job, part: Part, mode: Mode) -> Target:
+    """Open the file of a part.
 
     Raises:
+        FastRecordError: a file to append to, or to continue, does not fit the input.
         LockedError: it has a writer.
     """
-    kept = _with_facts(job.metadata | ({} if part.shard is None else part.shard.entry()), job.source.facts)
-    target = Target(job, None, part.start, kept=kept)
-    mode = "w" if overwrite else "x"
-    target.writer = Writer(part.path, job.schema, mode, target.metadata(), complete=False, commit_bytes=NEVER)
+    if mode == "append":
+        return _append(job, part)
+    path = os.path.realpath(part.path)  # a link stays a link to the written file
+    if mode == "resume":
+        if os.path.exists(path) and not removed_without_commit(path):
+            return _resume(job, part, path)
+        part = replace(part, path=path)
+    target = Target(job, None, part.start, kept=_with_facts(job.metadata | part.entry, job.source.facts))
+    how = "w" if mode == "overwrite" else "x"
+    target.writer = Writer(part.path, job.schema, how, target.metadata(), complete=False, commit_bytes=NEVER)
     return target
 
 
-def append(job: Job, part: Part) -> Target:
-    """Open a file to add records to.
-
-    Raises:
-        FastRecordError: the file does not fit the input, or is not complete. LockedError: it has a writer.
-    """
+def _append(job: Job, part: Part) -> Target:
+    """Open a file to add records to."""
     with Reader(part.path) as reader:
         if not reader.complete:
             raise Code.INCOMPLETE.error(
@@ -91,11 +94,11 @@ def append(job: Job, part: Part) -> Target:
             )
         _check_schema(reader, job.schema)
         new = set(job.source.keys or ())
-        for _, key in _column(reader, "key", 0) if new else ():
-            if key in new:
+        for _, keys in column_of(reader, "key") if new else ():
+            if taken := new.intersection(keys):
                 raise Code.KEY_TAKEN.error(
-                    f"{part.path}: {key!r} is in the file already: name a folder further up as the source, which gives "
-                    "other keys"
+                    f"{part.path}: {min(taken)!r} is in the file already: name a folder further up as the source, "
+                    "which gives other keys"
                 )
         records, kept = len(reader), _with_facts(reader.metadata, job.source.facts)
         for name in ("skipped", "packs"):
@@ -107,15 +110,8 @@ def append(job: Job, part: Part) -> Target:
     return Target(job, _reopen(part.path, records), 0, records, records, kept=kept)
 
 
-def resume(job: Job, part: Part) -> Target:
-    """Open a file that a killed pack has left, and find where to continue; begin if there is none.
-
-    Raises:
-        FastRecordError: it was begun with another input or other settings. LockedError: it has a writer.
-    """
-    path = os.path.realpath(part.path)  # a link stays a link to the written file
-    if not os.path.exists(path) or removed_without_commit(path):
-        return create(job, replace(part, path=path), overwrite=False)
+def _resume(job: Job, part: Part, path: str) -> Target:
+    """Open a file that a killed pack has left, and find where to continue."""
     with Reader(path) as reader:
         _check_schema(reader, job.schema)
         kept = reader.metadata
@@ -141,13 +137,7 @@ def resume(job: Job, part: Part) -> Target:
                 raise _other_input(reader, f"{job.source.keys[position]!r} is not in the file")
         elif not job.source.live and records > first:
             _compare_last(job, reader, position - 1, skipped)
-    target = Target(job, None, position, records, first, skipped, kept)
-    if not complete:
-        target.writer = _reopen(path, records)
-    return target
-
-
-_ENTRIES = ("import", "pairs", "recode")
+    return Target(job, None if complete else _reopen(path, records), position, records, first, skipped, kept)
 
 
 def _settings_text(entry: Mapping[str, Any]) -> str:
@@ -230,15 +220,17 @@ def last_pack(path: str, metadata: dict[str, Any]) -> tuple[dict[str, Any], list
 def _compare_keys(job: Job, reader: Reader, part: Part, first: int, skipped: set[str]) -> None:
     """Refuse an input whose keys and labels are not those of a pack's records."""
     keys = job.source.keys or ()
-    labels = _column(reader, "label", first) if job.source.labels is not None and "label" in reader.schema else None
+    labelled = job.source.labels is not None and "label" in reader.schema
+    labels = (label for _, values in column_of(reader, "label", first) for label in values) if labelled else None
+    stored = chain.from_iterable(values for _, values in column_of(reader, "key", first))
     wanted = ((at, keys[at]) for at in range(part.start, part.stop) if keys[at] not in skipped)
-    mine = job.stored_labels(0, len(keys)) if labels is not None else None
-    for number, key in _column(reader, "key", first):
+    mine = job.stored_labels(0, len(keys)) if labelled else None
+    for number, key in enumerate(stored, first):
         at, expected = next(wanted, (0, None))
         if key != expected:
             found = "nothing" if expected is None else repr(expected)
             raise _other_input(reader, f"record {number} is {key!r}, where the input has {found}")
-        if labels is not None and mine is not None and (label := next(labels)[1]) != mine[at]:
+        if labels is not None and mine is not None and (label := next(labels)) != mine[at]:
             raise _other_input(reader, f"record {number}, {key!r}, has the label {label}, the input says {mine[at]}")
 
 
@@ -314,9 +306,9 @@ def _holds(found: FieldType, given: FieldType) -> bool:
     return wide and replace(found, shape=given.shape, compression=given.compression) == given
 
 
-def _column(reader: Reader, name: str, first: int) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of the records from `first` on."""
+def column_of(reader: Reader, name: str, first: int = 0) -> Iterator[tuple[range, Sequence[Any]]]:
+    """Yield numbers and values of the records from `first` on."""
     for start in range(first, len(reader), _BATCH):
         numbers = range(start, min(start + _BATCH, len(reader)))
         values = reader.read_batch(numbers, [name])[name]
-        yield from zip(numbers, values.tolist() if hasattr(values, "tolist") else values, strict=True)
+        yield numbers, values.tolist() if hasattr(values, "tolist") else values

@@ -13,17 +13,15 @@ from ray.exceptions import RayTaskError
 
 from fastrecord.checks import choice
 from fastrecord.errors import Code
+from fastrecord.files.division import Part, even_ends
 from fastrecord.files.manifest import FoundShard
-from fastrecord.files.shard_names import Part
 from fastrecord.files.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
 from fastrecord.interchange.files.image_files import ImageFiles
-from fastrecord.packing.division import even_ends
 from fastrecord.packing.job import Job
 from fastrecord.packing.options import BadFiles, Fields, Input, Output
-from fastrecord.packing.pack import known_classes, opened
+from fastrecord.packing.pack import known_classes, open_source
 from fastrecord.packing.packer import Packer
 from fastrecord.packing.summary import PackProgress, PackSummary
-from fastrecord.packing.target import create
 from fastrecord.ray.workers import Workers
 from fastrecord.recode import Recode
 from fastrecord.schema.shard_sets import Shard, new_set
@@ -82,18 +80,17 @@ def pack(
     shared = path if is_url(path) else os.path.abspath(os.path.expanduser(path))
     with (
         ShardWrite(out, mode) as write,
-        opened(replace(given, source=shared, format="folder"), fields, exact=True, skip=skip) as found,
+        open_source(replace(given, source=shared, format="folder"), fields, exact=True, skip=skip) as files,
     ):
-        files = found.source
         if not isinstance(files, ImageFiles):
-            raise TypeError(f"source is of the format {found.format}: a cluster packs folders of images")
+            raise TypeError(f"source is of the format {files.format}: a cluster packs folders of images")
         files.refuse_output(write.folder)
-        found.prepare(None, skip=skip, progress=None)
-        job = Job.of(found, fields, recode, known_classes(fields), bad_files)
+        files.prepare(None, skip=skip, progress=lambda _: None)
+        job = Job.of(files, fields, recode, known_classes(fields), bad_files)
         total = files.count()
         at_once = workers.count or _workers(workers.cpus)
         count = output.shards if output.shards is not None else min(max(-(-total // _FILES), at_once), total)
-        ends = even_ends(total, count, job.where, "records")
+        ends = even_ends(total, count, files.where)
         places = list(zip([0, *ends], ends, new_set(count), strict=False))
         summary = PackSummary(classes=job.classes, ignored=files.ignored)
         made: dict[int, FoundShard] = {}
@@ -121,8 +118,7 @@ def _pack_part(job: Job, staging: str, shard: Shard) -> tuple[FoundShard, PackSu
     """Pack files into one shard; runs in a worker."""
     path = os.path.join(staging, new_name())
     parts = [Part(path, 0, len(job.source.keys or ()), shard)]
-    packer = Packer(job, 1 << 30, may_be_empty=True)
-    summary = packer.run(parts, path, "create", lambda part: create(job, part, overwrite=False))
+    summary = Packer(job, may_be_empty=True).run(parts, path, "create")
     return staged_shard(path), summary
 
 
@@ -161,8 +157,4 @@ def _workers(cpus: float) -> int:
 def _add(summary: PackSummary, part: PackSummary) -> None:
     for name in ("records", "packed", "bytes", "written"):
         setattr(summary, name, getattr(summary, name) + getattr(part, name))
-    for kind, number in part.foreign.items():
-        summary.foreign[kind] = summary.foreign.get(kind, 0) + number
-    if part.recoded is not None:
-        before = summary.recoded or {}
-        summary.recoded = {name: number + before.get(name, 0) for name, number in part.recoded.items()}
+    summary.count(part.foreign, part.recoded)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from ray.data import Datasink
@@ -13,17 +12,16 @@ from ray.data.block import BlockAccessor
 
 from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
+from fastrecord.files.division import Part
 from fastrecord.files.manifest import FoundShard, ManifestSummary
-from fastrecord.files.shard_names import Part
 from fastrecord.files.writes.shards import ShardWrite, WriteMode, agreed_schema, new_name, staged_shard
 from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource, features_of
 from fastrecord.interchange.source import ROWS
 from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
-from fastrecord.packing.job import Job
+from fastrecord.packing.job import NEVER, Job
 from fastrecord.packing.options import BadFiles, Fields
 from fastrecord.packing.pack import known_classes
 from fastrecord.packing.packer import Packer
-from fastrecord.packing.target import NEVER, create
 from fastrecord.ray.tensors import without_tensors
 from fastrecord.ray.workers import Workers
 from fastrecord.recode import Recode
@@ -144,19 +142,20 @@ def write_tables(tables: Sequence[Any], options: _Options) -> list[FoundShard]:
         features |= more
         files.append(_Block(plain, f"block {number}"))
     source = ArrowSource(files, {**features_of(files[0].schema.metadata), **features})
+    source.where, source.home = _WHERE, "ray"
     fields, classes = _fields(source, options)
     total = source.count()
     count = -(-total // (options.records_per_shard or total))
     ends = [total * (number + 1) // count for number in range(count)]
     names = {planned.name: [planned.source.name, str(planned.type)] for planned in fields}
     entry = {"import": {"format": "ray", "digest": "", "fields": names, "settings": {}}}
-    job = Job(source, "ray", fields, classes, Recode(), options.bad_files, entry)
+    job = Job(source, fields, classes, Recode(), options.bad_files, entry)
     shards = []
     for start, stop in zip([0, *ends], ends, strict=False):
         packer = Packer(job, NEVER, may_be_empty=True)
         packer.seen = None  # keys of other tasks are not known: they may come twice
         path = os.path.join(options.staging, new_name())
-        packer.run([Part(path, start, stop)], path, "create", partial(create, job, overwrite=False))
+        packer.run([Part(path, start, stop)], path, "create")
         found = staged_shard(path)
         if found.entry.records:
             shards.append(found)
@@ -178,7 +177,7 @@ class _Block(ArrowFile):
 def _fields(source: ArrowSource, options: _Options) -> tuple[list[PlannedField], list[str] | None]:
     """Return the fields to store, of the types that all tasks have agreed on, and the classes."""
     wanted = options.fields
-    planned = plan_fields(source, _WHERE, wanted.names, wanted.parsed, fill=wanted.fill)
+    planned = plan_fields(source, wanted.names, wanted.parsed, fill=wanted.fill)
     known = source.class_names()
     classes = options.classes if known is None or options.classes is not None else list(known)
     label = next((field for field in planned if field.name == LABEL), None)
@@ -194,6 +193,6 @@ def _fields(source: ArrowSource, options: _Options) -> tuple[list[PlannedField],
             "same columns, or choose some by fields="
         )
     types = {name: kind for name, kind in agreed.items() if not (numbered and name == LABEL)}
-    planned = plan_fields(source, _WHERE, wanted.names, types, wanted.compression, wanted.fill)
+    planned = plan_fields(source, wanted.names, types, wanted.compression, wanted.fill)
     found = {field.name: field for field in (number_labels(planned, table) if numbered else planned)}
     return [found[name] for name in agreed], None if label is None else classes
