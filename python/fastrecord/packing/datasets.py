@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from io import BytesIO
 from itertools import chain, islice
@@ -213,7 +214,7 @@ class _DatasetSource(Source):
                 batch_size=_ITEMS,
                 sampler=range(start, len(self.dataset)) if self.is_map else None,
                 num_workers=self.workers,
-                collate_fn=_EncodeItems(self.encode),
+                collate_fn=partial(_encode_items, self.encode),
             )
             items = _until_the_end(batches)
             return items if self.is_map else islice(items, start, None)
@@ -225,29 +226,15 @@ class _DatasetSource(Source):
         self, items: Sequence[Any], names: Sequence[str], start: int
     ) -> tuple[dict[str, Sequence[Any]], dict[int, str]]:
         """Return the values of some items by field, and what is wrong with the others."""
-        width = len(self.names) if self.positional else 0
-        bad: dict[int, str] = {}
-        rows: list[Sequence[Any]] = []
         order = [self.names.index(name) for name in names] if self.positional else []
-        in_order = order == list(range(width))
+        rows: list[Sequence[Any]] = []
+        bad: dict[int, str] = {}
         for number, item in enumerate(items, start):
-            if not self.positional:
-                found = _named_values(item, names)
-                if self.every and isinstance(item, Mapping) and len(item) > len(self.names):
-                    found = (
-                        f"it has {next(name for name in item if name not in self.names)!r}, which the first item lacks"
-                    )
-                if isinstance(found, str):
-                    bad[number] = found
-                    continue
-                rows.append(found)
-            elif width == 1 and not isinstance(item, (tuple, list)):
-                rows.append([item])
-            elif not isinstance(item, (tuple, list)) or len(item) != width:
-                what = f"{len(item)} values" if isinstance(item, (tuple, list)) else type(item).__name__
-                bad[number] = f"it has {what}, where the first item has {width}: {', '.join(self.names)}"
+            found = self._row(item, order) if self.positional else self._named_row(item, names)
+            if isinstance(found, str):
+                bad[number] = found
             else:
-                rows.append(item if in_order else [item[i] for i in order])
+                rows.append(found)
         by_field = zip(*rows, strict=True) if rows else [[] for _ in names]
         columns: dict[str, Sequence[Any]] = {
             name: self.encode.column(values if name not in self.fills else self._filled(name, values))
@@ -265,6 +252,29 @@ class _DatasetSource(Source):
             bad |= {numbers[at]: reason for at, reason in unfit.items()}
             columns = {name: [v for at, v in enumerate(values) if at not in unfit] for name, values in columns.items()}
         return columns, bad
+
+    def _row(self, item: Any, order: list[int]) -> Sequence[Any] | str:
+        """Return values of a tuple, or what is wrong with it."""
+        width, several = len(self.names), isinstance(item, (tuple, list))
+        values = item if several else (item,)
+        if len(values) != width or (width > 1 and not several):
+            what = f"{len(item)} values" if several else type(item).__name__
+            return f"it has {what}, where the first item has {width}: {', '.join(self.names)}"
+        return values if order == list(range(width)) else [values[i] for i in order]
+
+    def _named_row(self, item: Any, names: Sequence[str]) -> Sequence[Any] | str:
+        """Return the values of an item by name, or what it lacks."""
+        if not isinstance(item, Mapping):
+            try:
+                return [getattr(item, name) for name in names]
+            except AttributeError:
+                return f"it is {type(item).__name__}, without the names of the first item: {', '.join(names)}"
+        if self.every and len(item) > len(self.names):
+            return f"it has {next(name for name in item if name not in self.names)!r}, which the first item lacks"
+        try:
+            return [item[name] for name in names]
+        except KeyError as err:
+            return f"it has no {err.args[0]!r}, which the first item has"
 
     def _filled(self, name: str, values: Sequence[Any]) -> list[Any]:
         return [self.fills[name] if value is None else value for value in values]
@@ -341,23 +351,16 @@ class _Unfit:
 _AS_THEY_ARE = {int, float, str, bytes, bool, np.ndarray}
 
 
-class _EncodeItems:
-    """Encodes the values of a batch of items, in the worker that has made them."""
+def _encode_items(encode: _Encode, items: list[Any]) -> list[Any]:
+    """Encode the values of a batch of items, in the worker that has made them."""
+    return [_encoded_item(encode, item) for item in items]
 
-    def __init__(self, encode: _Encode) -> None:
-        self.encode = encode
 
-    def __call__(self, items: list[Any]) -> list[Any]:
-        return [self._encoded(item) for item in items]
-
-    def _encoded(self, item: Any) -> Any:
-        if isinstance(item, Mapping):
-            return {name: self.encode(value) for name, value in item.items()}
-        if _is_named(item):
-            return {name: self.encode(getattr(item, name)) for name in _names_of(item)}
-        if isinstance(item, (tuple, list)):
-            return [self.encode(value) for value in item]
-        return self.encode(item)
+def _encoded_item(encode: _Encode, item: Any) -> Any:
+    if _is_named(item):
+        values = item if isinstance(item, Mapping) else {name: getattr(item, name) for name in _names_of(item)}
+        return {name: encode(value) for name, value in values.items()}
+    return list(map(encode, item)) if isinstance(item, (tuple, list)) else encode(item)
 
 
 def _check_dataset(dataset: Any, *, exact: bool) -> None:
@@ -437,19 +440,6 @@ def _names_of(item: Any) -> list[str]:
 def _is_integer(value: Any) -> bool:
     scalar = getattr(value, "shape", None) == () and not str(value.dtype).rpartition(".")[2].startswith(("f", "b", "c"))
     return isinstance(value, int) or scalar
-
-
-def _named_values(item: Any, names: Sequence[str]) -> list[Any] | str:
-    """Return the values of an item by name, or what it lacks."""
-    if isinstance(item, Mapping):
-        try:
-            return [item[name] for name in names]
-        except KeyError as err:
-            return f"it has no {err.args[0]!r}, which the first item has"
-    try:
-        return [getattr(item, name) for name in names]
-    except AttributeError:
-        return f"it is {type(item).__name__}, without the names of the first item: {', '.join(names)}"
 
 
 def _field(name: str, values: Sequence[Any], where: str) -> SourceField:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ LABEL, KEY = "label", "key"
 _IN_COLUMNS = 64
 
 Convert = Callable[[Any], Any]
+_UNFIT = (ValueError, TypeError, KeyError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,19 @@ class PlannedField:
         """
         if self.convert is None:
             return values, self._wrong_shapes(values)
-        values = _items(values)
-        try:
+        if getattr(values, "ndim", None) == 1:
+            values = values.tolist()  # type: ignore[attr-defined]
+        with suppress(*_UNFIT):
             return list(map(self.convert, values)), {}
-        except (ValueError, TypeError, KeyError, OverflowError):
-            return self._one_by_one(values)
+        found: list[Any] = []
+        bad = {}
+        for i, value in enumerate(values):
+            try:
+                found.append(self.convert(value))
+            except _UNFIT as err:
+                found.append(None)
+                bad[i] = f"field {self.name!r}: {value!r:.80} does not fit {self.type}: {err}"
+        return found, bad
 
     def _wrong_shapes(self, values: Sequence[Any]) -> dict[int, str]:
         """Return what is wrong with arrays of another shape than the field has."""
@@ -65,18 +75,6 @@ class PlannedField:
             return {}
         found = ((i, tuple(getattr(value, "shape", wanted))) for i, value in enumerate(values))
         return {i: f"field {self.name!r}: its shape is {shape}, not {wanted}" for i, shape in found if shape in wrong}
-
-    def _one_by_one(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[int, str]]:
-        assert self.convert is not None  # noqa: S101 - `converted` has asked
-        found: list[Any] = []
-        bad = {}
-        for i, value in enumerate(values):
-            try:
-                found.append(self.convert(value))
-            except (ValueError, TypeError, KeyError, OverflowError) as err:
-                found.append(None)
-                bad[i] = f"field {self.name!r}: {value!r:.80} does not fit {self.type}: {err}"
-        return found, bad
 
 
 def plan_fields(
@@ -271,9 +269,3 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _items(values: Sequence[Any]) -> Sequence[Any]:
-    """Return a column of numbers as Python numbers; others as they are."""
-    ndim = getattr(values, "ndim", None)
-    return values.tolist() if ndim == 1 else values  # type: ignore[attr-defined]
