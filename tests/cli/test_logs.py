@@ -99,7 +99,7 @@ def test_stale_temporaries_commits_and_replaced_files_are_told(
     path = write_bytes(tmp_path / "a.frec", [b"one"])
     stale = tmp_path / "a.frec.tmp-0123abcd"
     shutil.copy(path, stale)
-    with caplog.at_level(logging.DEBUG, CORE), fr.Writer(path, {"n": fr.FieldType("int64")}, mode="w") as writer:
+    with caplog.at_level(logging.DEBUG, CORE), fr.Writer(path, {"n": "int64"}, mode="w") as writer:
         for number in range(3):
             writer.append({"n": number})
             writer.commit()
@@ -240,7 +240,7 @@ def test_a_handler_may_use_fastrecord_itself(tmp_path: Path, handled: logging.Lo
 
 
 def test_a_handler_may_use_the_writer_that_tells(tmp_path: Path, handled: logging.Logger) -> None:
-    with fr.Writer(tmp_path / "a.frec", {"n": fr.FieldType("int64")}) as writer:
+    with fr.Writer(tmp_path / "a.frec", {"n": "int64"}) as writer:
         lengths: list[int] = []
         handled.setLevel(logging.DEBUG)
         handled.addHandler(Calls(lambda _: lengths.append(len(writer))))

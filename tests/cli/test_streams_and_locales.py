@@ -215,9 +215,7 @@ def test_paths_that_the_locale_has_no_letters_for_lead_to_their_files(
 
 
 def test_output_escapes_what_the_terminal_cannot_show(tmp_path: Path) -> None:
-    with fr.Writer(
-        tmp_path / "a.frec", {"label": fr.FieldType("int64"), "key": fr.string()}, metadata={"classes": ["猫"]}
-    ) as writer:
+    with fr.Writer(tmp_path / "a.frec", {"label": "int64", "key": fr.string()}, metadata={"classes": ["猫"]}) as writer:
         writer.append({"label": 0, "key": "é猫\x1b[2J"})
     command = [sys.executable, "-m", "fastrecord", "ls", "a.frec"]
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}

@@ -308,7 +308,7 @@ def test_a_label_without_a_class_does_not_get_that_of_another_file(tmp_path: Pat
 
 def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(tmp_path: Path) -> None:
     for name, classes, label in (("a", ["cat"], 0), ("b", ["cat", "dog"], 1), ("c", ["cat"], 1)):
-        with fr.Writer(tmp_path / name, {"label": fr.FieldType("int32")}, metadata={"classes": classes}) as writer:
+        with fr.Writer(tmp_path / name, {"label": "int32"}, metadata={"classes": classes}) as writer:
             writer.append({"label": label})
     assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
     with pytest.raises(fr.errors.SchemaError, match=r"/c: label 1 has no class: the file names 1"):

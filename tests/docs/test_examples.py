@@ -96,7 +96,7 @@ def test_srcnn_trains_on_packed_pairs_as_files_or_pixels(
 
 def test_srcnn_says_what_is_wrong(tmp_path: Path, srcnn: Callable[..., Any]) -> None:
     (tmp_path / "empty").mkdir()
-    with fr.Writer(tmp_path / "other.frec", {"x": fr.FieldType("int64")}) as writer:
+    with fr.Writer(tmp_path / "other.frec", {"x": "int64"}) as writer:
         writer.append({"x": 1})
     for name, message in (
         ("empty", f"^{tmp_path / 'empty'}: no image of at least 128 x 128 pixels$"),

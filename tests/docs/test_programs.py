@@ -269,7 +269,7 @@ def tuples_in_lmdb() -> None:
 
 def tfrecords() -> None:
     """Write the names that TensorFlow's script for ImageNet writes."""
-    with fr.Writer("named.frec", {"image/encoded": fr.image(), "image/class/label": fr.FieldType("int64")}) as writer:
+    with fr.Writer("named.frec", {"image/encoded": fr.image(), "image/class/label": "int64"}) as writer:
         for image, label in encoded():
             writer.append({"image/encoded": image, "image/class/label": label})
     Path("tfrecords").mkdir()

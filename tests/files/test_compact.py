@@ -110,24 +110,6 @@ def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
         assert (len(reader), reader.complete) == (5, False)
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
-def test_a_compact_that_is_ended_leaves_the_file_as_it_was(tmp_path: Path, how: str) -> None:
-    script = f"""
-    write("a.frec", 200, size=200_000, commit_bytes=1_000_000)
-    before = open("a.frec", "rb").read()
-    if os.fork() == 0:
-        try:
-            fr.files.compact("a.frec", progress=lambda done, total: done > 0 and os.kill(os.getpid(), signal.{how}))
-        except KeyboardInterrupt:
-            os._exit(9)
-    print(os.wait()[1], open("a.frec", "rb").read() == before)
-    fr.files.compact("a.frec")
-    print(len(fr.Reader("a.frec")), os.listdir("."))
-    """
-    status = 9 if how == "SIGKILL" else 9 << 8
-    assert run_child(script, tmp_path) == f"{status} True\n200 ['a.frec']\n"
-
-
 def test_the_command_compacts_through_a_link_and_reports(worn: Path, tmp_path: Path) -> None:
     before, out, link = records(worn), tmp_path / "out.frec", tmp_path / "link.frec"
     link.symlink_to(worn)

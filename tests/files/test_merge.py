@@ -164,15 +164,6 @@ def test_incomplete_files_are_merged_only_on_request(one: Path, tmp_path: Path) 
         assert reader.complete
 
 
-def test_an_exception_of_progress_ends_the_merge(one: Path, two: Path, tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        raise RuntimeError(f"{done} of {total} is enough")
-
-    with pytest.raises(RuntimeError, match="is enough"):
-        fr.files.merge([one, two], tmp_path / "out.frec", progress=stop)
-    assert sorted(os.listdir(tmp_path)) == ["one.frec", "two.frec"]
-
-
 def test_damage_is_named_and_nothing_is_left(packed: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.frec"
     flip(packed, damaged, record=4)
@@ -220,39 +211,6 @@ def at(count, action):
             action()
     return progress
 """
-
-
-def test_ctrl_c_leaves_the_file_that_was_to_be_replaced(tmp_path: Path) -> None:
-    script = """
-    write("out.frec", 5)
-    before = sorted(os.listdir("."))
-    try:
-        interrupt = at(2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        fr.files.merge(["a.frec"], "out.frec", overwrite=True, progress=interrupt)
-    except KeyboardInterrupt:
-        print("interrupted", sorted(os.listdir(".")) == before, len(fr.Reader("out.frec")))
-    """
-    assert run_child(BUSY + dedent(script), tmp_path) == "interrupted True 5\n"
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_kill_leaves_no_file_that_looks_whole(tmp_path: Path, overwrite: bool) -> None:
-    script = f"""
-    if {overwrite}:
-        write("out.frec", 5)
-    if os.fork() == 0:
-        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        fr.files.merge(["a.frec", "a.frec"], "out.frec", overwrite={overwrite}, progress=at(4, kill))
-    os.wait()
-    try:
-        print(len(fr.Reader("out.frec")))
-    except fr.errors.NoCommitError as err:
-        print("no commit")
-    fr.files.merge(["a.frec", "a.frec"], "out.frec", overwrite=True)
-    print(len(fr.Reader("out.frec")), sorted(os.listdir(".")))
-    """
-    left = "5" if overwrite else "no commit"
-    assert run_child(BUSY + dedent(script), tmp_path) == f"{left}\n128 ['a.frec', 'out.frec']\n"
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:

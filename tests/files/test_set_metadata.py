@@ -64,7 +64,7 @@ def test_classes_that_do_not_fit_are_refused_and_nothing_is_written(
 
 def test_negative_labels_need_no_class_and_other_types_can_have_none(tmp_path: Path) -> None:
     fr.files.set_metadata(labelled(tmp_path / "a.frec", [-1, 0]), classes=["cat"])
-    with fr.Writer(tmp_path / "b.frec", {"label": fr.FieldType("float32")}) as writer:
+    with fr.Writer(tmp_path / "b.frec", {"label": "float32"}) as writer:
         writer.append({"label": 0.5})
     with pytest.raises(fr.errors.SchemaError, match=r"b\.frec: field 'label' is of type float32.*\[FR408\]"):
         fr.files.set_metadata(tmp_path / "b.frec", classes=["cat"])

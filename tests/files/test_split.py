@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from tests.support.child import run_child
 from tests.support.commands import failed, good
 from tests.support.rewriting import commits, keys, metadata, rows, write_rows
 
@@ -167,38 +166,6 @@ def test_a_split_leaves_nothing_if_one_file_fails(many: Path, tmp_path: Path) ->
     with pytest.raises(FileNotFoundError):
         fr.files.split(many, names, shards=3)
     assert os.listdir(tmp_path) == ["many.frec"]
-
-
-@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
-def test_no_file_of_a_split_that_is_ended_looks_whole(tmp_path: Path, how: str) -> None:
-    script = f"""
-    write("a.frec", 3000, size=3000)
-    calls = 0
-    def progress(done, total):
-        global calls
-        calls += 1
-        if done > 0.7 * total:
-            os.kill(os.getpid(), signal.{how})
-    if os.fork() == 0:
-        try:
-            fr.files.split("a.frec", shards=5, progress=progress)
-        except KeyboardInterrupt:
-            os._exit(9)
-    status = os.wait()[1]
-    for name in sorted(os.listdir(".")):
-        try:
-            print(name, len(fr.Reader(name)))
-        except fr.errors.CorruptFileError:
-            print(name, "is not a file")
-    print(fr.files.split("a.frec", shards=5, overwrite=True).counts)
-    print(status)
-    """
-    lines = run_child(script, tmp_path).splitlines()
-    assert "a.frec 3000" in lines
-    assert lines[-2:] == ["[600, 600, 600, 600, 600]", str(9 if how == "SIGKILL" else 9 << 8)]
-    left = [line for line in lines[:-2] if line != "a.frec 3000"]
-    assert all(line.endswith("is not a file") for line in left)
-    assert bool(left) == (how == "SIGKILL")
 
 
 def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_files_of_other_fields_or_classes_are_refused(rows: Path, tmp_path: Path
 
 def test_all_fields_that_a_format_cannot_hold_are_named_at_once(tmp_path: Path) -> None:
     path, out = tmp_path / "in.frec", tmp_path / "out"
-    with fr.Writer(path, {"a": fr.array("int64", (2,)), "b": fr.FieldType("int64"), "c": fr.list_("int64")}) as writer:
+    with fr.Writer(path, {"a": fr.array("int64", (2,)), "b": "int64", "c": fr.list_("int64")}) as writer:
         writer.append({"a": np.zeros(2, np.int64), "b": 7, "c": [1]})
     message = failed("export", path, out, "-f", "jsonlines")
     assert message == (

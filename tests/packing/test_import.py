@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from fastrecord.interchange import registry
 from fastrecord.interchange.paths import expand
 from fastrecord.packing.keys import SeenKeys
 from fastrecord.packing.pack import preview as show
-from fastrecord.packing.summary import PackProgress
 from tests.support.commands import failed, good
 from tests.support.formats.sources import made, value, write_source  # noqa: F401 - `made` is a fixture
 from tests.support.packing import pack_with
@@ -79,22 +77,6 @@ def test_labels_stay_names_on_request(source: Path, out: Path) -> None:
     assert pack_with(source, out, types={"label": "string"}).classes is None
     with fr.Reader(out) as reader:
         assert reader[1]["label"] == "ant"
-
-
-def test_labels_take_the_numbers_of_another_file(source: Path, out: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.frec"
-    with fr.Writer(
-        other, {"label": fr.FieldType("int64")}, metadata={"classes": ["cat", "dog", "bee", "ant"]}
-    ) as writer:
-        writer.append({"label": 0})
-    pack_with(source, out, classes_from=other)
-    with fr.Reader(out) as reader:
-        assert reader.metadata["classes"] == ["cat", "dog", "bee", "ant"]
-        assert reader.column("label")[:3].tolist() == [0, 3, 2]
-    with fr.Writer(other, {"label": fr.FieldType("int64")}, "w", metadata={"classes": ["cat"]}) as writer:
-        writer.append({"label": 0})
-    with pytest.raises(fr.errors.SchemaError, match=r"'ant', 'bee'.*FR421"):
-        pack_with(source, out, classes_from=other, mode="overwrite")
 
 
 def test_images_are_changed_as_by_pack(source: Path, out: Path) -> None:
@@ -235,15 +217,6 @@ def test_nothing_is_left_of_a_source_whose_first_record_is_bad(out: Path, tmp_pa
         assert not out.exists()
 
 
-def test_an_overwritten_file_stays_as_it_was_after_an_error(source: Path, out: Path, tmp_path: Path) -> None:
-    pack_with(source, out)
-    bad = write_source(tmp_path / "bad", N, bad=[4000])
-    with pytest.raises(fr.FastRecordError, match="record 4000"):
-        pack_with(bad, out, mode="overwrite")
-    assert len(rows(out)) == N
-    assert sorted(os.listdir(tmp_path)) == ["bad", "out.frec", "source"]
-
-
 # Further runs
 
 
@@ -256,15 +229,6 @@ def test_appended_records_keep_classes_and_refuse_taken_keys(source: Path, out: 
     with pytest.raises(fr.FastRecordError, match="has the key 'new 0'"):
         pack_with(more, out, mode="append")
     assert len(rows(out)) == N + 2
-
-
-def test_a_complete_import_is_not_done_again(source: Path, out: Path) -> None:
-    pack_with(source, out)
-    before = out.read_bytes()
-    assert pack_with(source, out, mode="resume").packed == 0
-    assert out.read_bytes() == before
-    with pytest.raises(FileExistsError, match="--resume"):
-        pack_with(source, out)
 
 
 def test_another_source_or_other_fields_are_not_resumed(out: Path, tmp_path: Path) -> None:
@@ -295,17 +259,6 @@ def test_a_source_of_the_same_name_with_other_records_is_not_resumed(out: Path, 
     assert pack_with(source, out, mode="resume").records == N
 
 
-def test_pack_does_not_resume_an_import(out: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    source = write_source(folder / "source", N, bad=[4500])
-    with pytest.raises(fr.FastRecordError):
-        pack_with(source, out, mapping={"image": "jpg", "key": "__key__"})
-    (folder / "list.csv").write_text("path\nsource\n")
-    with pytest.raises(fr.FastRecordError, match=r"with other settings|has the fields"):
-        pack_with(folder, out, format="folder", mode="resume", list=folder / "list.csv")
-
-
 def test_a_killed_import_goes_on_where_its_last_commit_was(source: Path, out: Path) -> None:
     script = f"""
 import os, signal
@@ -325,21 +278,6 @@ pack_with({str(source)!r}, {str(out)!r}, commit_bytes=1000, progress=stop)
     summary = pack_with(source, out, mode="resume")
     assert summary.packed == N - kept
     assert rows(out) == [value(i) for i in range(N)]
-
-
-def test_ctrl_c_keeps_the_records_so_far(out: Path, tmp_path: Path) -> None:
-    source = write_source(tmp_path / "source", 200_000)
-
-    def interrupt(state: PackProgress) -> None:
-        if state.files:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
-
-    with pytest.raises(KeyboardInterrupt, match="--resume"):
-        pack_with(source, out, progress=interrupt)
-    with fr.Reader(out) as reader:
-        assert 0 < len(reader) < 200_000
-        assert not reader.complete
 
 
 # Wrong usage

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fastrecord as fr
 from fastrecord.packing.summary import PackProgress
-from tests.support.packing import is_complete, metadata, pack_with
+from tests.support.packing import metadata, pack_with
 from tests.support.pairing import SCALE, folders, keys, large, numbered_pairs, rows, small
 
 # Existing files
@@ -88,41 +84,6 @@ def test_shards_hold_all_pairs_in_order_and_stay_below_the_size(tmp_path: Path) 
     assert all(os.path.getsize(path) <= limit for path in sized.paths)
     assert all(metadata(Path(path))["scale"] == SCALE for path in sized.paths)
     assert [key for path in sized.paths for key in keys(Path(path))] == keys(tmp_path / "whole.frec")
-
-
-CHILD = """
-import os, signal, sys
-from tests.support.packing import pack_with
-
-lr, hr, out = sys.argv[1:]
-
-def end(progress):
-    if progress.files >= 10 and progress.stage == "pack":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-pack_with([lr, hr], out, format="pairs", commit_bytes=1, decode="yes", progress=end)
-"""
-
-
-def test_a_pack_continues_after_a_kill(tmp_path: Path) -> None:
-    pairs = numbered_pairs(tmp_path, 60)
-    pack_with(pairs, tmp_path / "undisturbed.frec", format="pairs", decode="yes")
-    out = tmp_path / "out.frec"
-    child = subprocess.run([sys.executable, "-c", CHILD, *map(str, (*pairs, out))], check=False, timeout=60)
-    assert child.returncode == -signal.SIGKILL
-    assert not is_complete(out)
-    before = len(keys(out))
-    assert 0 < before < 60
-    with pytest.raises(fr.FastRecordError, match="not complete: `--resume` finishes that one first"):
-        pack_with(pairs, out, format="pairs", mode="append", decode="yes")
-    summary = pack_with(pairs, out, format="pairs", mode="resume", decode="yes")
-    assert (summary.packed, summary.records) == (60 - before, 60)
-    assert is_complete(out)
-    assert metadata(out) == metadata(tmp_path / "undisturbed.frec")
-    for row, expected in zip(rows(out), rows(tmp_path / "undisturbed.frec"), strict=True):
-        assert row["key"] == expected["key"]
-        assert np.array_equal(row["lr"], expected["lr"])
-        assert np.array_equal(row["hr"], expected["hr"])
 
 
 def test_progress_tells_of_sizes_first_and_then_of_pairs(pairs: tuple[Path, Path], tmp_path: Path) -> None:

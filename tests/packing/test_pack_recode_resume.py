@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +78,6 @@ def test_each_append_has_settings_of_its_own(more: Path, recode_source: Path, tm
     )
     assert "complete already" in good("pack", more, out, "--resume", "--crop-ready", "exif")
     assert run("pack", more, out, "--resume", "--crop-ready", "all").exit_code == 1
-
-
-def test_shards_hold_the_same_as_one_file(more: Path, tmp_path: Path) -> None:
-    pack_with(more, tmp_path / "one.frec", short_side=64)
-    summary = pack_with(more, tmp_path / "out.frec", shards=3, short_side=64)
-    rows: Iterable[Any] = [row for path in summary.paths for row in records(Path(path))]
-    assert rows == records(tmp_path / "one.frec")
-    assert summary.recoded is not None
-    assert summary.recoded["images"] == 40
 
 
 def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path: Path) -> None:

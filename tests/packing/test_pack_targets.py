@@ -67,7 +67,7 @@ def test_a_link_to_a_missing_file_is_refused_alike_by_all_that_overwrite(source:
     link = tmp_path / "link.frec"
     link.symlink_to("missing.frec")
     for write in (
-        lambda: fr.Writer(link, {"x": fr.FieldType("int64")}, "w"),
+        lambda: fr.Writer(link, {"x": "int64"}, "w"),
         lambda: pack_with(source, link, mode="overwrite"),
         lambda: fr.files.merge([tmp_path / "a.frec"], link, overwrite=True),
     ):

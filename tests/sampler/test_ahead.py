@@ -134,7 +134,7 @@ def noise(tmp_path: Path) -> tuple[Path, list[int]]:
         stream = io.BytesIO()
         Image.fromarray(generator.integers(0, 256, (96, 96, 3), np.uint8)).save(stream, "JPEG", quality=90)
         payloads.append(stream.getvalue())
-    with fr.Writer(path, {"image": fr.image(), "label": fr.FieldType("int64")}) as writer:
+    with fr.Writer(path, {"image": fr.image(), "label": "int64"}) as writer:
         for label, payload in enumerate(payloads):
             writer.append({"image": payload, "label": label})
     data = path.read_bytes()

@@ -27,9 +27,7 @@ EXPORTS = {
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
-    with fr.Writer(
-        folder / "in.frec", {"image": fr.image(), "label": fr.FieldType("int64"), "noise": fr.bytes_()}
-    ) as writer:
+    with fr.Writer(folder / "in.frec", {"image": fr.image(), "label": "int64", "noise": fr.bytes_()}) as writer:
         for number in range(COUNT):
             writer.append({"image": picture(number), "label": number % 7, "noise": bytes([number]) * 9000})
     for name, out in EXPORTS.items():

@@ -247,7 +247,7 @@ def test_a_file_without_labels_or_images_is_refused_with_the_field_that_it_lacks
     with pytest.raises(TrainError, match=r"bare\.frec has no field 'label', which holds the numbers of the classes$"):
         train(small_config(path, tmp_path / "out"))
     arrays = tmp_path / "arrays.frec"
-    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": fr.FieldType("int64")}) as writer:
+    with fr.Writer(arrays, {"x": fr.array("float32", (3,)), "label": "int64"}) as writer:
         writer.append({"x": np.zeros(3, np.float32), "label": 0})
     with pytest.raises(TrainError, match=r"arrays\.frec has no field of images$"):
         train(small_config(arrays, tmp_path / "out"))

@@ -60,9 +60,7 @@ def epoch_batches(config: TrainConfig, *, training: bool, epoch: int = 0, ranks:
 def test_unfinished_files_and_grey_of_16_bits_are_taken_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.frec"
     grey = save(Image.fromarray(np.full((40, 40), 257 * 200, np.uint16)), "PNG")
-    with fr.Writer(
-        path, {"image": fr.image(), "label": fr.FieldType("int64")}, metadata={"classes": ["ant"]}
-    ) as writer:
+    with fr.Writer(path, {"image": fr.image(), "label": "int64"}, metadata={"classes": ["ant"]}) as writer:
         writer.complete = False
         for _ in range(8):
             writer.append({"image": grey, "label": 0})

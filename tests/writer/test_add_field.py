@@ -194,17 +194,6 @@ def test_a_value_that_does_not_fit_names_its_record_and_the_file_is_as_it_was(
     assert_as_before(path, before)
 
 
-def test_an_array_of_another_dtype_is_refused_and_the_file_is_as_it_was(path: Path) -> None:
-    before = path.read_bytes()
-    with pytest.raises(
-        fr.errors.SchemaError, match=r"x\.frec: record 0, field new: float32 values are wanted, not float64"
-    ):
-        fr.files.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 4)))
-    with pytest.raises(fr.errors.SchemaError, match=r"x\.frec: record 0, field new: an array of shape \(20, 5\)"):
-        fr.files.add_field(path, "new", fr.array("float32", (4,)), np.zeros((N, 5), np.float32))
-    assert_as_before(path, before)
-
-
 def test_a_name_that_is_there_is_refused_with_the_way_out(path: Path) -> None:
     before = path.read_bytes()
     message = r"field \"label\" cannot be added: the file already has it; add the new values as \"label_v2\""
@@ -302,14 +291,6 @@ def test_a_reader_and_a_data_set_keep_their_snapshot_until_they_refresh(images: 
     assert reader.refresh()
     assert [record["score"] for record in reader] == list(range(12))
     np.testing.assert_array_equal(fr.FastRecordDataset(images).column("score"), np.arange(12.0))
-
-
-def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
-    path = tmp_path / "x.frec"
-    with fr.Writer(path, {"label": fr.FieldType("int64")}, complete=False) as writer:
-        writer.append({"label": 1})
-    fr.files.add_field(path, "new", "int64", [1])
-    assert not fr.Reader(path).complete
 
 
 def test_a_field_of_a_file_without_records_needs_no_values(tmp_path: Path) -> None:

@@ -49,19 +49,6 @@ def test_files_are_appended_in_order_whatever_their_size(tmp_path: Path) -> None
         assert (record["score"], record["key"]) == (number % 300 / 2, str(number % 300))
 
 
-def test_images_get_their_size_and_keep_their_bytes(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.jpg" for number in range(5)]
-    for number, path in enumerate(paths):
-        path.write_bytes(encode(number, kind="PNG" if number == 3 else "JPEG"))
-    with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image()})) as writer:
-        writer.append_files("image", paths, {})
-        writer.append({"image": paths[3].read_bytes()})
-    reader = fr.Reader(tmp_path / "a.frec")
-    assert [bytes(record["image"]) for record in reader][:5] == [path.read_bytes() for path in paths]
-    sizes = list(zip(reader.column("image.width").tolist(), reader.column("image.height").tolist(), strict=True))
-    assert sizes == [fr._core.image_size(path.read_bytes()) for path in [*paths, paths[3]]]
-
-
 def bad_inputs(folder: Path) -> dict[str, Path]:
     inputs = {name: folder / name for name in ("missing", "folder", "pipe", "dangling", "text")}
     inputs["folder"].mkdir()
@@ -142,18 +129,10 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path: Path) -> No
         ({"label": [1, 2]}, "field label: 2 values for 1 files"),
         ({"key": []}, "field key: 0 values for 1 files"),
         ({"label": ["1"]}, "field label: value 0: an integer of 64 bits is wanted, not str"),
-        ({"label": [1.0]}, "field label: value 0: an integer of 64 bits is wanted, not float"),
-        ({"label": [None]}, "field label: value 0: an integer of 64 bits is wanted, not None"),
-        ({"label": [[1]]}, "field label"),
         ({"label": 1}, "field label"),
-        ({"label": [2**63]}, "field label"),
-        ({"label": [2**64]}, "field label"),
         ({"label": np.array([2**64 - 1], np.uint64)}, "field label"),
-        ({"score": ["1"]}, "field score: value 0: a float is wanted, not str"),
         ({"score": [None]}, "field score"),
-        ({"key": [5]}, "field key"),
         ({"key": "k"}, "field key"),
-        ({"key": ["\ud800"]}, "field key"),
         ({"key": None}, "field key"),
         ({"more": [1]}, "no field .*more.*: the file has {label: int64, data: bytes"),
         ({"data": [b""]}, "field data: both files and values are given for it"),
@@ -188,25 +167,6 @@ def test_values_come_in_any_sequence_or_array(tmp_path: Path, values: dict[str, 
     with fr.Writer(tmp_path / "a.frec", SCHEMA) as writer:
         writer.append_files("data", [tmp_path / "x"], values)
     assert fr.Reader(tmp_path / "a.frec")[0] == {"label": 3, "data": b"x", "score": 1.0, "key": "k"}
-
-
-def test_other_payloads_may_be_given_as_values(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"x")
-    with fr.Writer(tmp_path / "a.frec", fr.Schema({"data": fr.bytes_(), "mask": fr.bytes_()})) as writer:
-        masks = [b"bytes", bytearray(b"array"), memoryview(b"view"), np.frombuffer(b"numpy", np.uint8)]
-        writer.append_files("data", [tmp_path / "x"] * 4, {"mask": masks})
-        for wrong in (["text"] * 4, [[1, 2]] * 4, [5] * 4, b"1234"):
-            with pytest.raises(fr.errors.SchemaError, match="field mask"):
-                writer.append_files("data", [tmp_path / "x"] * 4, {"mask": wrong})
-    batch = fr.Reader(tmp_path / "a.frec").read_batch(range(4))
-    assert batch["mask"].tolist() == [b"bytes", b"array", b"view", b"numpy"]
-
-
-def test_no_files_append_nothing(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", SCHEMA) as writer:
-        assert writer.append_files("data", [], columns(0)) == []
-        assert writer.append_files("data", [], {"label": [], "score": (), "key": []}, on_error="skip") == []
-    assert len(fr.Reader(tmp_path / "a.frec")) == 0
 
 
 def test_arguments_are_checked_by_name(tmp_path: Path) -> None:
@@ -262,12 +222,3 @@ def test_ctrl_c_that_leaves_the_block_leaves_no_file_without_a_commit(tmp_path: 
         print(os.listdir("."))
     """
     assert run_child(INTERRUPTED + script, tmp_path) == "['file']\n"
-
-
-def test_a_pipe_that_nobody_writes_to_does_not_hang(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    script = """
-        with fr.Writer("a.frec", SCHEMA) as writer:
-            print(writer.append_files("data", ["pipe"], {"label": [1], "key": [""]}, on_error="skip"))
-    """
-    assert run_child(script, tmp_path, timeout=20) == "[(0, DecodeError('pipe: not a regular file [FR510]'))]\n"

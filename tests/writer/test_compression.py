@@ -165,7 +165,7 @@ def test_a_dictionary_serves_later_writers_pickled_readers_and_forked_children(t
 
 def test_info_shows_codec_and_ratio(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
-    with fr.Writer(path, {"text": fr.string("zstd"), "n": fr.FieldType("int64")}) as writer:
+    with fr.Writer(path, {"text": fr.string("zstd"), "n": "int64"}) as writer:
         writer.append({"text": "word " * 1000, "n": 1})
     shown = good("info", path)
     assert "text zstd level 3 (" in shown

@@ -100,7 +100,7 @@ def test_extend_appends_nothing_if_anything_does_not_fit(tmp_path: Path, changes
 
 
 def test_numbers_of_a_type_that_holds_all_of_theirs_are_widened_in_columns_and_only_those(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", {"n": fr.FieldType("float64"), "b": fr.FieldType("bfloat16")}) as writer:
+    with fr.Writer(tmp_path / "a.frec", {"n": "float64", "b": "bfloat16"}) as writer:
         writer.extend({"n": np.arange(3, dtype=np.int32), "b": torch.tensor([1.0, 2.0, 3.0]).bfloat16()})
         with pytest.raises(fr.errors.SchemaError, match="float64 values are wanted, not complex64"):
             writer.extend({"n": np.zeros(3, np.complex64), "b": [1, 2, 3]})

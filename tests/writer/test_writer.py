@@ -84,10 +84,6 @@ def test_mode_w_shows_the_new_file_at_close_and_not_before(tmp_path: Path) -> No
     assert [old[number]["label"] for number in range(3)] == [0, 1, 2]
 
 
-def test_mode_w_makes_a_file_that_does_not_exist(tmp_path: Path) -> None:
-    assert labels(write(tmp_path / "a.frec", range(2), "w")) == [0, 1]
-
-
 @pytest.mark.parametrize("commits", [0, 1])
 def test_an_exception_in_mode_w_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, commits: int) -> None:
     path = write(tmp_path / "a.frec", range(3))
@@ -108,20 +104,6 @@ def test_an_exception_drops_what_is_behind_the_last_commit(tmp_path: Path) -> No
         stopped(fr.Writer(tmp_path / "a.frec", SCHEMA), 3, KeyError("stop"))
     assert labels(tmp_path / "a.frec") == [1, 1, 1]
     assert fr.Reader(tmp_path / "a.frec").tail_bytes == 0
-
-
-@pytest.mark.parametrize("commits", [0, 1])
-def test_a_writer_that_is_forgotten_drops_what_is_not_committed(tmp_path: Path, commits: int) -> None:
-    writer = fr.Writer(tmp_path / "a.frec", SCHEMA)
-    writer.append({**GOOD, "label": 1})
-    for _ in range(commits):
-        writer.commit()
-    writer.append({**GOOD, "label": 2})
-    with pytest.warns(ResourceWarning, match=f"{2 - commits} uncommitted records? (is|are) lost"):
-        del writer
-    assert (tmp_path / "a.frec").exists() == (commits == 1)
-    if commits:
-        assert labels(tmp_path / "a.frec") == [1]
 
 
 def test_a_closed_writer_refuses_work_and_may_be_closed_again(tmp_path: Path) -> None:
