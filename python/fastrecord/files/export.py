@@ -6,9 +6,11 @@ import errno
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any, Unpack
 
 from fastrecord._core import FastRecordError, Reader
@@ -21,7 +23,7 @@ from fastrecord.files.merging import merge_metadata
 from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.files.runs import read_runs
 from fastrecord.files.staging import Staging, sync_folder
-from fastrecord.interchange import Format
+from fastrecord.interchange import Destination, Format
 from fastrecord.interchange.format import Found
 from fastrecord.interchange.registry import load, names
 from fastrecord.schema import Schema
@@ -114,10 +116,9 @@ def export(
         _check_destination(os.fspath(destination), [reader.path for reader in readers], kind)
         with Staging(destination, overwrite=options.get("overwrite", False)) as staging:
             try:
-                with _Files(kind, staging, schema, metadata, values, shard_size) as target:
-                    _copy(readers, list(schema), target, options.get("progress"))
-                    target.close()
-                count, size = _measure(staging.path)
+                create = partial(kind.create, schema=schema, metadata=metadata, settings=values)
+                _write(readers, list(schema), kind, create, staging, shard_size, options.get("progress"))
+                files, size = _measure(staging.path)
                 with HeldInterrupt() as interrupt:
                     staging.finish()
             except KeyboardInterrupt as err:
@@ -136,7 +137,7 @@ def export(
             records=sum(len(reader) for reader in readers),
             fields=list(schema),
             dropped=[name for name in readers[0].schema if name not in schema],
-            files=count,
+            files=files,
             bytes=size,
             source_bytes=sum(os.path.getsize(reader.path) for reader in readers),
             seconds=time.perf_counter() - started,
@@ -225,61 +226,41 @@ def _shard_name(path: str, kind: Format) -> tuple[str, str]:
     return name.removesuffix(ending), ending
 
 
-class _Files(AbstractContextManager["_Files"]):
-    """The destination, as one file or as shards; what is not closed in the end is broken off.
-
-    Attributes:
-        shard_size: Bytes of a shard; None if the format makes its own, or none.
-    """
-
-    def __init__(
-        self,
-        kind: Format,
-        staging: Staging,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],
-        shard_size: int | None,
-    ) -> None:
-        self._folder, self._number, self._closed = "", 0, False
-        self._stem, self._ending = _shard_name(staging.target, kind)
-        path = staging.path
-        if kind.several_files(sharded=shard_size is not None):
-            os.mkdir(path)
-            self._folder, path = path, self._shard(path)
-        self.shard_size = shard_size if self._folder else None
-        self._destination = kind.create(path, schema, metadata, settings)
-
-    def _shard(self, folder: str) -> str:
-        return os.path.join(folder, f"{self._stem}-{self._number:05d}{self._ending}")
-
-    def write(self, start: int, columns: Mapping[str, Any], *, new_shard: bool) -> None:
-        if new_shard:
-            self._number += 1
-            self._destination.next_shard(self._shard(self._folder))
-        self._destination.write(start, columns)
-
-    def close(self) -> None:
-        self._destination.close()
-        self._closed = True
-        if self._folder:
-            sync_folder(self._folder)
-
-    def __exit__(self, *exception: object) -> None:
-        if not self._closed:
-            with suppress(Exception):  # the error that led here counts
-                self._destination.abort()
-
-
-def _copy(readers: Sequence[Reader], fields: Sequence[str], target: _Files, progress: Progress | None) -> None:
-    done, total = 0, sum(len(reader) for reader in readers)
-    with ReadAhead(read_runs(readers, fields, target.shard_size)) as runs:
-        for run, columns in runs:
-            target.write(done, columns, new_shard=run.new_shard)
-            done += run.stop - run.start
-            columns.clear()  # its memory is used again
-            if progress is not None:
-                progress(done, total)
+def _write(
+    readers: Sequence[Reader],
+    fields: Sequence[str],
+    kind: Format,
+    create: Callable[[str], Destination],
+    staging: Staging,
+    shard_size: int | None,
+    progress: Progress | None,
+) -> None:
+    """Write all records into one file, or into a folder of shards."""
+    stem, ending = _shard_name(staging.target, kind)
+    shards = (os.path.join(staging.path, f"{stem}-{number:05d}{ending}") for number in count())
+    several = kind.several_files(sharded=shard_size is not None)
+    if several:
+        os.mkdir(staging.path)
+    destination = create(next(shards) if several else staging.path)
+    try:
+        done, total = 0, sum(map(len, readers))
+        # A format that makes its own shards, or none, is not told of new ones.
+        with ReadAhead(read_runs(readers, fields, shard_size if several else None)) as runs:
+            for run, columns in runs:
+                if run.new_shard:
+                    destination.next_shard(next(shards))
+                destination.write(done, columns)
+                done += run.stop - run.start
+                columns.clear()  # its memory is used again
+                if progress is not None:
+                    progress(done, total)
+        destination.close()
+    except BaseException:
+        with suppress(Exception):  # the error that led here counts
+            destination.abort()
+        raise
+    if several:
+        sync_folder(staging.path)
 
 
 def _measure(path: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastrecord.errors import Code
-from fastrecord.interchange import Source, SourceField
+from fastrecord.interchange import Rows, Source, SourceField
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.compression import Compression
 
@@ -147,6 +147,17 @@ def _filling(value: Any, kind: FieldType, name: str) -> Any:
         raise Code.NO_SUCH_FIELD.error(
             f"field {name!r}: {value!r} does not fit {kind}: {err}: give another value to --fill"
         ) from err
+
+
+def convert(fields: Sequence[PlannedField], rows: Rows) -> tuple[dict[str, Sequence[Any]], dict[int, str]]:
+    """Return the columns to store of a run, and what is wrong with records, by number."""
+    numbers = rows.numbers
+    columns: dict[str, Sequence[Any]] = {}
+    bad: dict[int, str] = {}
+    for field in fields:
+        columns[field.name], unfit = field.converted(rows.columns[field.source.name])
+        bad |= {numbers[i]: reason for i, reason in unfit.items()}
+    return columns, bad
 
 
 def plain_name(name: str) -> str:

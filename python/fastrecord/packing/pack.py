@@ -16,7 +16,7 @@ from fastrecord.interchange.format import Format
 from fastrecord.interchange.registry import load, recognise
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import is_stored, located
-from fastrecord.packing.fields import plan_fields
+from fastrecord.packing.fields import convert, plan_fields
 from fastrecord.packing.job import Job, Known
 from fastrecord.packing.options import BadFiles, Fields, Input, Mode, Output, PathLike
 from fastrecord.packing.packer import Packer
@@ -167,11 +167,8 @@ def preview(source: Any, *, fields: Fields = Fields(), bad_files: BadFiles = "st
         bad: dict[int, str] = {}
         names = [planned.source.name for planned in chosen]
         for rows in found.read(0, list(dict.fromkeys(names))):
-            wrong = dict(rows.bad)
-            columns = {}
-            for planned in chosen:
-                columns[planned.name], unfit = planned.converted(rows.columns[planned.source.name])
-                wrong |= {rows.numbers[i]: reason for i, reason in unfit.items()}
+            columns, unfit = convert(chosen, rows)
+            wrong = {**rows.bad, **unfit}
             good = [i for i, number in enumerate(rows.numbers) if number not in wrong][: records - len(first)]
             first += [{name: values[i] for name, values in columns.items()} for i in good]
             numbers += [rows.numbers[i] for i in good]

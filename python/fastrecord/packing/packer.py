@@ -25,7 +25,7 @@ from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.files.image_files import BAD_WAY_OUT
 from fastrecord.interchange.files.listing import UNREADABLE
 from fastrecord.interchange.source import Files, Rows
-from fastrecord.packing.fields import KEY
+from fastrecord.packing.fields import KEY, convert
 from fastrecord.packing.keys import SeenKeys
 from fastrecord.packing.options import Mode
 from fastrecord.packing.summary import PackProgress, PackSummary, foreign_text
@@ -294,12 +294,10 @@ class Packer:
         """Append a run; note or raise its bad records."""
         source, stops = self.job.source, self.job.bad_files == "stop"
         numbers = rows.numbers
-        columns: dict[str, Sequence[Any]] = {}
+        columns, unfit = convert(self.job.fields, rows)
         bad = Code.SOURCE_RECORD if source.keys is None else Code.BAD_FILE
         reasons: _Reasons = {number: (bad, reason) for number, reason in rows.bad.items()}
-        for planned in self.job.fields:
-            columns[planned.name], unfit = planned.converted(rows.columns[planned.source.name])
-            reasons |= {numbers[i]: (Code.MIXED_FIELDS, reason) for i, reason in unfit.items()}
+        reasons |= {number: (Code.MIXED_FIELDS, reason) for number, reason in unfit.items()}
         if self.seen is not None:
             keys = {numbers[i]: key for i, key in enumerate(columns[KEY]) if key is not None}
             for number in self.seen.add(keys):
