@@ -69,7 +69,7 @@ _LAZY = {
 }
 
 _NOW = """
-    Compression FastRecordError FieldType Reader Schema Writer __version__ array bytes_ decode_image errors image json
+    Compression FastRecordError FieldType Reader Schema Writer array bytes_ decode_image errors image json
     list_ string
 """
 __all__ = sorted([*_NOW.split(), *_LAZY])
