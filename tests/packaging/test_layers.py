@@ -75,3 +75,11 @@ def test_a_folder_imports_only_from_floors_below_it(folder: str) -> None:
     }
     assert not wrong, "\n".join(sorted(wrong))
     assert {own for own, _, _ in imports(ROOT / folder)} <= floor.keys()
+
+
+def test_the_table_of_the_architecture_is_this_one() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("| floor |")[2].partition("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[2:5]] for line in page.splitlines()[2:]][::-1]
+    for column, floors in enumerate(FLOORS.values()):
+        told = [set(row[column].removesuffix(".rs").replace("`", "").split(", ")) - {""} for row in rows]
+        assert [floor for floor in told if floor] == [set(line.split()) for line in floors.strip().splitlines()]
