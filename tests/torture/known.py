@@ -81,7 +81,6 @@ FIELDS: dict[str, tuple[fr.FieldType, Callable[[Random], Any]]] = {
 SCHEMA = fr.Schema({name: kind for name, (kind, _) in FIELDS.items()})
 # Fields that are added later; their number modulo this length selects the type.
 _LATER = ("label", "key", "data", "point")
-IMAGE_FIELDS = ("image", "label", "key")
 ARRAY_FIELDS = tuple(name for name in FIELDS if name != "image")
 
 
