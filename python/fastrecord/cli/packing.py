@@ -193,9 +193,16 @@ def _recoded_text(recoded: dict[str, int]) -> str:
 
 
 def _show(preview: Preview, *, as_json: bool) -> None:
+    from fastrecord.look.values import short_text
+
+    types = {name: kind for name, kind, *_ in preview.fields}
+
+    def texts(record: dict[str, Any]) -> dict[str, str]:
+        return {name: short_text(value, types[name], _WIDTH) for name, value in record.items()}
+
     if as_json:
         fields = [{"name": n, "type": str(t), "from": f, "origin": o} for n, t, f, o in preview.fields]
-        rows = [{name: _short(value) for name, value in record.items()} for record in preview.first]
+        rows = [texts(record) for record in preview.first]
         data = {"format": preview.format, "why": preview.why, "records": preview.records, "fields": fields}
         more = {"numbers": preview.numbers, "bad": preview.bad, "nulls": preview.nulls, "left_out": preview.left_out}
         say(json.dumps(data | {"classes": preview.classes, "first": rows} | more))
@@ -215,21 +222,4 @@ def _show(preview: Preview, *, as_json: bool) -> None:
     records = {**dict(zip(preview.numbers, preview.first, strict=True)), **preview.bad}
     for number, record in sorted(records.items()):
         say(f"record {number}:" if isinstance(record, dict) else f"record {number}: bad: {record}")
-        for name, value in record.items() if isinstance(record, dict) else ():
-            say(f"  {name:{width}}  {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """Return a value in few characters."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        from fastrecord._core import image_size
-
-        size = image_size(value)
-        shape = "" if size is None else f", an image of {size[0]} x {size[1]}"
-        return f"{bytes_text(memoryview(value).nbytes)}{shape}"
-    if hasattr(value, "shape"):
-        if value.shape:
-            return f"array {value.dtype} {tuple(value.shape)}"
-        value = value.item()
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+        say(*(f"  {name:{width}}  {text}" for name, text in texts(record).items()) if isinstance(record, dict) else ())
