@@ -5,13 +5,14 @@ Turns options and tables into a `Setup`, and the model's answer into a `Plan`. P
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastrecord.checks import choice
 from fastrecord.inspect import tables, units
 from fastrecord.inspect.findings import Answer
-from fastrecord.inspect.model import Run, Setup, Step, operations_of, run, step
+from fastrecord.inspect.model import Setup, Step, operations_of, run, step
 from fastrecord.inspect.plan_options import Cluster, Data, Training
 from fastrecord.inspect.tables import GPUS, WAYS
 
@@ -177,33 +178,32 @@ def plan(
     )
     done = run(setup)
     global_batch = setup.gpus * setup.batch
-    gpu_rate = global_batch / done.last.gpu
-    wanted = gpu_rate * setup.image_bytes
-    operations = operations_of(setup.image_bytes) / setup.image_bytes
-    way_plans = tuple(_way(setup, name, nbytes, decode) for name, (nbytes, decode) in ways.items())
+    read = done.bytes_read / done.seconds
+    way_plans = {name: _way(setup, name, nbytes, decode) for name, (nbytes, decode) in ways.items()}
+    now = way_plans[stored]
     return Plan(
         setup=setup,
         gpu=cluster.gpu,
         precision=precision,
         stored=stored,
-        images_per_second=global_batch / done.last.total,
+        images_per_second=now.images_per_second,
         first_epoch_images_per_second=global_batch / done.first.total,
-        gpu_images_per_second=gpu_rate,
+        gpu_images_per_second=global_batch / done.last.gpu,
         epoch_seconds=done.last_epoch,
         run_seconds=done.seconds,
-        storage_needed=wanted,
-        operations_needed=wanted * operations,
-        storage_read=done.bytes_read / done.seconds,
-        operations_read=done.bytes_read / done.seconds * operations,
-        page_cache=_dataset(setup),
+        storage_needed=now.storage_bytes_per_second,
+        operations_needed=now.operations_per_second,
+        storage_read=read,
+        operations_read=read / setup.image_bytes * operations_of(setup.image_bytes),
+        page_cache=now.dataset_bytes,
         cached=done.cached,
         allreduce_share=done.last.exposed / done.last.total,
         step=done.last,
         first_step=done.first,
-        limit=limit_of(done.last),
-        advice=tuple(_advice(setup, done, cluster.gpu, precision, stored, way_plans)),
+        limit=now.limit,
+        advice=tuple(_advice(setup, done.last, cluster.gpu, precision, now, way_plans.values())),
         notes=tuple(notes),
-        ways=way_plans,
+        ways=tuple(way_plans.values()),
     )
 
 
@@ -212,10 +212,6 @@ def limit_of(parts: Step) -> str:
     gpus = "all-reduce" if parts.exposed > parts.compute else "gpus"
     times = {gpus: parts.gpu, "storage": parts.storage, "read operations": parts.operations, "decoding": parts.decode}
     return max(times, key=lambda name: times[name])
-
-
-def _dataset(setup: Setup) -> float:
-    return (setup.images + setup.val_images) * setup.image_bytes
 
 
 def _gpu(cluster: Cluster, training: Training, notes: list[str]) -> tuple[float, float, float, str | None]:
@@ -282,7 +278,7 @@ def _way(setup: Setup, name: str, nbytes: float, decode: float) -> WayPlan:
     return WayPlan(
         name=name,
         image_bytes=nbytes,
-        dataset_bytes=_dataset(other),
+        dataset_bytes=(other.images + other.val_images) * nbytes,
         cores_per_gpu=rate / setup.gpus * decode,
         storage_bytes_per_second=rate * nbytes,
         operations_per_second=rate * operations_of(nbytes),
@@ -292,14 +288,12 @@ def _way(setup: Setup, name: str, nbytes: float, decode: float) -> WayPlan:
 
 
 def _advice(
-    setup: Setup, done: Run, gpu: str | None, precision: str | None, stored: str, ways: tuple[WayPlan, ...]
+    setup: Setup, last: Step, gpu: str | None, precision: str | None, now: WayPlan, ways: Collection[WayPlan]
 ) -> list[str]:
     """Return what would lift the limit; each sentence is computed with the same model."""
-    last, advice = done.last, []
-    limit = limit_of(last)
-    now = setup.gpus * setup.batch / last.total
+    advice, limit = [], now.limit
     if limit in ("storage", "read operations", "decoding"):
-        better = [way for way in ways if way.images_per_second > 1.02 * now and way.name != stored]
+        better = [way for way in ways if way.images_per_second > 1.02 * now.images_per_second]
         if better:
             best = max(better, key=lambda way: (way.images_per_second, -way.dataset_bytes))
             advice.append(
@@ -312,10 +306,10 @@ def _advice(
     if limit == "read operations":
         needed = setup.operations * last.operations / last.gpu if setup.operations else 0.0
         advice.append(f"A storage of {needed:,.0f} read operations/s keeps the GPUs busy.")
-    if limit in ("storage", "read operations") and setup.cache < _dataset(setup):
+    if limit in ("storage", "read operations") and setup.cache < now.dataset_bytes:
         epochs = "from the second epoch on" if setup.nodes == 1 else "after some epochs"
         advice.append(
-            f"{units.size_text(_dataset(setup))} of page cache on each node replace the storage {epochs} (--ram)."
+            f"{units.size_text(now.dataset_bytes)} of page cache on each node replace the storage {epochs} (--ram)."
         )
     if limit == "decoding":
         needed = (setup.cores or 0) * last.decode / last.gpu
