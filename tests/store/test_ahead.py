@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Blocks
 from fastrecord.sampler.node import NodeOrder
-from fastrecord.store.ahead import Ahead
+from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.plan import Plan, least_limit
 
 
@@ -121,7 +121,7 @@ def test_ranks_find_what_they_need_and_the_bytes_are_the_planned_ones(
             problems.append(error)
             place.done[rank] = 1 << 40
 
-    with Ahead(decisions, place, steps=order.steps) as ahead:
+    with PlanExecutor(decisions, place, steps=order.steps) as ahead:
         threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
         for thread in threads:
             thread.start()
@@ -149,7 +149,7 @@ def until(condition: object, seconds: float = 10) -> bool:
 def test_it_stops_at_the_limit_and_goes_on_with_the_ranks() -> None:
     order, decisions = plan(6400, 2 * 64)
     place = Nothing()
-    with Ahead(decisions, place, steps=order.steps) as ahead:
+    with PlanExecutor(decisions, place, steps=order.steps) as ahead:
         assert until(lambda: place.brought == 2 * 64)
         time.sleep(0.05)
         assert place.brought == 2 * 64
@@ -161,7 +161,7 @@ def test_it_stops_at_the_limit_and_goes_on_with_the_ranks() -> None:
 def test_it_is_no_more_steps_ahead_than_allowed() -> None:
     order, decisions = plan(6400)
     place = Nothing()
-    with Ahead(decisions, place, steps=3):
+    with PlanExecutor(decisions, place, steps=3):
         assert until(lambda: place.brought == 3 * 64)
         time.sleep(0.05)
         assert place.brought == 3 * 64
@@ -172,7 +172,7 @@ def test_the_error_of_a_request_is_that_of_the_loader() -> None:
     _, decisions = plan()
     place = Nothing()
     place.error = OSError("the store does not answer")
-    with Ahead(decisions, place, steps=10) as ahead:
+    with PlanExecutor(decisions, place, steps=10) as ahead:
         with pytest.raises(OSError, match="does not answer"):
             ahead.wait(0)
         with pytest.raises(OSError, match="does not answer"):
@@ -182,7 +182,7 @@ def test_the_error_of_a_request_is_that_of_the_loader() -> None:
 def test_the_error_of_a_plan_is_that_of_the_loader() -> None:
     _, decisions = plan(6400, 5)
     with (
-        Ahead(decisions, Nothing(), steps=10) as ahead,
+        PlanExecutor(decisions, Nothing(), steps=10) as ahead,
         pytest.raises(ValueError, match="cache of 5 bytes is too small"),
     ):
         ahead.wait(0)
@@ -193,7 +193,7 @@ def test_closing_ends_its_threads_and_whoever_waits() -> None:
     _, decisions = plan()
     place = Nothing()
     place.hold.clear()
-    ahead = Ahead(decisions, place, steps=10).start()
+    ahead = PlanExecutor(decisions, place, steps=10).start()
     found: list[str] = []
 
     def wait() -> None:
@@ -216,7 +216,7 @@ def test_ctrl_c_ends_a_wait_for_the_network(tmp_path: Path) -> None:
     program.write_text(
         "import threading, time\n"
         "import numpy as np\n"
-        "from fastrecord.store.ahead import Ahead\n"
+        "from fastrecord.store.plan_executor import PlanExecutor\n"
         "from fastrecord.store.plan import Decision\n"
         "class Slow:\n"
         "    def bring(self, units): print('waiting', flush=True); time.sleep(1000)\n"
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_a_wait_for_the_network(tmp_path: Path) -> None:
         "def decisions():\n"
         "    yield Decision(0, -1, none, np.arange(3))\n"
         "    while True: time.sleep(0.05); yield Decision(0, -1, none, none)\n"
-        "with Ahead(decisions(), Slow(), steps=5) as ahead:\n"
+        "with PlanExecutor(decisions(), Slow(), steps=5) as ahead:\n"
         "    ahead.wait(7)\n"
     )
     process = subprocess.Popen(

@@ -35,7 +35,7 @@ _READER = textwrap.dedent("""
     from fastrecord.dataset.shards import Shards  # without torch, it starts at once
     from fastrecord.dataset.values import read_values
     from fastrecord.store.store import Store
-    from fastrecord.store.supply import Source  # what is imported later may be out of reach
+    from fastrecord.store.shard_source import CachedFolder  # what is imported later may be out of reach
 
     url, cache, endpoint, seed, size, user = sys.argv[1:]
     np.random.default_rng(0)  # imports more

@@ -15,7 +15,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.store.cache import Cache
-from fastrecord.store.supply import Source
+from fastrecord.store.shard_source import CachedFolder
 from tests.store.conftest import SCHEMA, Data
 from tests.support.machines.stores import Fault, Server
 
@@ -36,7 +36,7 @@ def _opened(server: Server, url: str, cache: Path, size: int | None = None) -> f
 
 def _cache_of(dataset: fr.FastRecordDataset) -> Cache:
     source = dataset.selection.shards.sources[0]
-    assert isinstance(source, Source)
+    assert isinstance(source, CachedFolder)
     return source.cache
 
 

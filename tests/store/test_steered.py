@@ -20,7 +20,7 @@ import fastrecord as fr
 from fastrecord.inspect.cache_plan import plan_cache
 from fastrecord.loader.steered import can_steer
 from fastrecord.store import ranks
-from fastrecord.store.ahead import Ahead
+from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.cache import Cache
 from tests.store.conftest import Data
 from tests.support.machines.stores import Fault, Request, Server
@@ -125,13 +125,13 @@ def test_a_rank_whose_last_batch_wraps_around_waits_for_its_own_steps(
     server: Server, stored: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
-    wait = Ahead.wait
+    wait = PlanExecutor.wait
 
-    def noted(self: Ahead, step: int) -> None:
+    def noted(self: PlanExecutor, step: int) -> None:
         steps.append(step)
         wait(self, step)
 
-    monkeypatch.setattr(Ahead, "wait", noted)
+    monkeypatch.setattr(PlanExecutor, "wait", noted)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     # Of the last global batch only position 456 is in the epoch, and it is another rank's.
     dataset = _dataset(server, stored, tmp_path / "cache").subset(range(457))

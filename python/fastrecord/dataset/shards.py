@@ -31,7 +31,7 @@ from fastrecord.store.address import Url
 if TYPE_CHECKING:  # what needs no store does without it
     from fastrecord.store.cache import Cache
     from fastrecord.store.store import Store
-    from fastrecord.store.supply import Source, Supply
+    from fastrecord.store.shard_source import CachedFolder, ShardSource
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 
@@ -57,7 +57,7 @@ class Named:
 
     folder: str
     manifest: Manifest
-    source: Source | None = None
+    source: CachedFolder | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -160,12 +160,12 @@ def _find_url(url: str, store: Store | None, snapshot: Mapping[str, Any] | None 
         FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
     """
     from fastrecord.store.requests import RemoteFolder
-    from fastrecord.store.supply import Source
+    from fastrecord.store.shard_source import CachedFolder
 
     url = Url(url)
     if not url.is_file:
         folder = folder_of(url)
-        source = Source(RemoteFolder.of(folder, store), store)
+        source = CachedFolder(RemoteFolder.of(folder, store), store)
         try:
             parse = partial(Manifest.parse, where=folder.at(NAME))
             return Named(folder, parse(source.read(NAME, parse)), source)
@@ -178,7 +178,7 @@ def _find_url(url: str, store: Store | None, snapshot: Mapping[str, Any] | None 
                 folder.at(NAME),
             ) from None
     remote, name = RemoteFolder.of_file(url, store)
-    source = Source(remote, store)
+    source = CachedFolder(remote, store)
     entry, reader, supply = open_remote(source, name)
     source.keep(supply)
     if snapshot is not None and any(snapshot[key] != getattr(entry, key) for key in _ABOUT[1:] if key in snapshot):
@@ -188,7 +188,7 @@ def _find_url(url: str, store: Store | None, snapshot: Mapping[str, Any] | None 
     return Named(url.folder, Manifest.of([entry], reader.schema), source)
 
 
-def open_remote(source: Source, name: str) -> tuple[ShardEntry, Reader, Supply]:
+def open_remote(source: CachedFolder, name: str) -> tuple[ShardEntry, Reader, ShardSource]:
     """Open a file of which nothing is known, in an object store; return how a manifest names it, and what reads it.
 
     Raises:
@@ -448,7 +448,7 @@ class Shards:
         return None if self._named is None else self._named[0]
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CachedFolder]:
         """What brings shards that are in object stores."""
         return [named.source for named in self._manifests() if named.source is not None]
 
@@ -468,7 +468,7 @@ class Shards:
             return [named for member in self._members for named in member._manifests()]
         return [] if self._named is None else [self._named[0]]
 
-    def supply(self, shard: int) -> Supply | None:
+    def supply(self, shard: int) -> ShardSource | None:
         """Return what brings a file; None if it is on this machine.
 
         Args:

@@ -38,7 +38,7 @@ from fastrecord.store.store import Store
 from fastrecord.store.threads import Threads
 
 if TYPE_CHECKING:
-    from fastrecord.store.supply import Source
+    from fastrecord.store.shard_source import CachedFolder
 
 # Shards that are copied at once, each by parallel requests of its own.
 _AT_ONCE = 4
@@ -227,9 +227,9 @@ def write_remote_manifest(
             process has replaced the manifest meanwhile.
         CorruptFileError: a shard, or the present manifest, is damaged.
     """
-    from fastrecord.store.supply import Source
+    from fastrecord.store.shard_source import CachedFolder
 
-    source = Source(RemoteFolder.of(folder_of(url), store))
+    source = CachedFolder(RemoteFolder.of(folder_of(url), store))
     folder = source.folder.url
     before, etag = remote_manifest(source.folder)
     names = [name for name, _ in source.folder.list() if name.endswith(".frec")]
@@ -243,16 +243,16 @@ def write_remote_manifest(
     return made, before
 
 
-def read_remote_folder(url: str, store: Store | None) -> tuple[Source, Manifest, list[str]]:
+def read_remote_folder(url: str, store: Store | None) -> tuple[CachedFolder, Manifest, list[str]]:
     """Return a folder in a store, its manifest, and the names of its .frec files.
 
     Raises:
         FileNotFoundError: it has no manifest. CorruptFileError: the manifest is damaged.
         FastRecordError: the store does not answer.
     """
-    from fastrecord.store.supply import Source
+    from fastrecord.store.shard_source import CachedFolder
 
-    source = Source(RemoteFolder.of(folder_of(url), store))
+    source = CachedFolder(RemoteFolder.of(folder_of(url), store))
     folder = source.folder.url
     manifest, _ = remote_manifest(source.folder)
     if manifest is None:
@@ -263,7 +263,7 @@ def read_remote_folder(url: str, store: Store | None) -> tuple[Source, Manifest,
 
 
 def open_remote_shards(
-    source: Source, names: Sequence[str], progress: _Show | None = None
+    source: CachedFolder, names: Sequence[str], progress: _Show | None = None
 ) -> Iterator[FoundShard | Exception]:
     """Open shards in a store side by side, none of them for longer than it takes; yield in order."""
 

@@ -224,9 +224,9 @@ class Upload:
         return self._open_stored(self._before.columns["name"][-1])[1]
 
     def _open_stored(self, name: str) -> tuple[ShardEntry, dict[str, Any]]:
-        from fastrecord.store.supply import Source
+        from fastrecord.store.shard_source import CachedFolder
 
-        entry, reader, _ = open_remote(Source(self._remote), name)
+        entry, reader, _ = open_remote(CachedFolder(self._remote), name)
         with reader:
             return entry, reader.metadata
 

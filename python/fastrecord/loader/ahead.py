@@ -15,7 +15,7 @@ from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile
-from fastrecord.store.supply import bring, hold_all, is_whole
+from fastrecord.store.shard_source import bring, hold_all, is_whole
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.

@@ -142,7 +142,7 @@ class BatchMaker:
 
     def _mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
         """Bring what is damaged in a copy again; return what keeps it here."""
-        from fastrecord.store.supply import mend
+        from fastrecord.store.shard_source import mend
 
         shards, names = self._dataset.selection.shards, list(self.outputs.kinds)
         damaged = rows[[slot for slot, error in failures if isinstance(error, CorruptFileError)]]

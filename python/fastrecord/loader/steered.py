@@ -23,13 +23,13 @@ from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import NodeOrder
-from fastrecord.store.ahead import Ahead
+from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.cache import Hold
 from fastrecord.store.cached_file import CachedFile
 from fastrecord.store.locks import pauses
 from fastrecord.store.plan import Plan, least_limit, steps_ahead
 from fastrecord.store.ranks import MOST, PATIENCE, Ranks, Start
-from fastrecord.store.supply import bring, hold_all
+from fastrecord.store.shard_source import bring, hold_all
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.
@@ -69,7 +69,7 @@ class Steered:
         self._order = NodeOrder(sampler, dataset, place.node, nodes=place.nodes)
         self._last = len(sampler) - 1
         self._threads = Threads(_SHARDS, "fastrecord-steered")
-        self._ahead: Ahead | None = None
+        self._ahead: PlanExecutor | None = None
         self._ranks: Ranks | None = None
         self._done, self._given_up = -1, 0
         # Whether it was closed; and whether the other ranks have not gone on for so long that it does without them.
@@ -202,7 +202,7 @@ class Steered:
         for future in futures:
             future.result()
 
-    def _begun(self, request: BatchRequest, files: Sequence[CachedFile]) -> Ahead | None:
+    def _begun(self, request: BatchRequest, files: Sequence[CachedFile]) -> PlanExecutor | None:
         """Begin to execute a plan; None if the cache is too small for one, or the ranks do not begin together."""
         first, ranks = self._step(request), self._ranks
         start: Start | None
@@ -222,7 +222,7 @@ class Steered:
         epoch, step = divmod(first, self._order.steps)
         plan = Plan(self._order, self._sizes, start.limit, ahead=start.ahead, epoch=epoch, step=step, there=start.there)
         reached = None if ranks is None else lambda step: ranks.report(reached=step)
-        return Ahead(plan.of_epoch(), self, steps=self._order.steps, reached=reached).start()
+        return PlanExecutor(plan.of_epoch(), self, steps=self._order.steps, reached=reached).start()
 
     def _start(self, epoch: int, first: int, files: Sequence[CachedFile]) -> Start | None:
         """Return what a plan begins with; None if the cache is too small for one."""

@@ -1,7 +1,7 @@
 """Files that lie in object stores: requests, copies of the parts that were read, and a cache that knows the future.
 
 A file of which only parts are here is a sparse file with the bytes of those parts in their places,
-so the core reads it like any other (`cached_file`). `Supply` brings what a reader is about to read.
+so the core reads it like any other (`cached_file`). `ShardSource` brings what a reader is about to read.
 A `Plan` says from a sampler's order what to bring and what to give up (`plan`); threads do it (`ahead`).
 """
 

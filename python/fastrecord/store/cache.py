@@ -35,13 +35,13 @@ from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
     NEW,
-    Part,
+    ShardInfo,
     boot_id,
     charge_of,
     is_busy,
     open_file,
     open_shared,
-    part_of,
+    info_of,
     remove,
     write_whole,
 )
@@ -158,7 +158,7 @@ class Cache:
         """Whether copies stay when this process ends."""
         return self._change >= 0
 
-    def file(self, store: RemoteFolder, shard: Part, head: Head | None = None) -> CachedFile:
+    def file(self, store: RemoteFolder, shard: ShardInfo, head: Head | None = None) -> CachedFile:
         """Return the copy of a shard: the same object for the same store and content.
 
         Args:
@@ -188,7 +188,7 @@ class Cache:
         del closed  # without the lock: it takes time
         return found
 
-    def facts(self, store: RemoteFolder, shard: Part) -> Facts:
+    def facts(self, store: RemoteFolder, shard: ShardInfo) -> Facts:
         """Return what is known of a copy; nothing is opened."""
         key = _key(store, shard)
         if self.is_named:
@@ -540,7 +540,7 @@ class Cache:
     def _found(self, place: str) -> CachedFile | None:
         """Return a copy that is here, open; None if it cannot be opened."""
         file = self._places.get(place)
-        part = part_of(place) if file is None else None
+        part = info_of(place) if file is None else None
         if part is not None:
             # Only for what is here: nothing is brought.
             file = CachedFile(RemoteFolder(Url(self._place)), part, place, self, Traffic())
@@ -550,6 +550,6 @@ class Cache:
             return None
 
 
-def _key(store: RemoteFolder, shard: Part) -> _Key:
+def _key(store: RemoteFolder, shard: ShardInfo) -> _Key:
     # The content, not the place: two URLs of one shard share a copy.
     return store, f"{shard.file_id}-{shard.commit}-{shard.footer_crc:08x}"

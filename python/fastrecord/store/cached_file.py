@@ -49,7 +49,7 @@ from fastrecord.store.marks import (
     ONCE,
     OPENING,
     Marks,
-    Part,
+    ShardInfo,
     charge,
     etag_of,
     first_page,
@@ -64,7 +64,7 @@ from fastrecord.store.marks import (
     write_whole,
 )
 from fastrecord.store.requests import PAGE, PART, RemoteFolder, at_once, is_forked, submit
-from fastrecord.store.stretches import Numbers, Stretches, grouped, lacking, merged, pairs_of, total
+from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
 
 # What is read from the end of a file at first: its columns, if it is not large.
 _TAIL = 64 << 10
@@ -78,7 +78,7 @@ _GAP = 64 << 10
 _RUN = 2 << 20
 _MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of memory each
 _MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
-# Stretches that are compared at once.
+# Ranges that are compared at once.
 _MOST_PORTION = 1000
 # A part whose checksum differs is asked for again so many times.
 _ATTEMPTS = 3
@@ -111,7 +111,7 @@ class Head:
             raise Code.REPLACED.error(f"{store.where(name)}: changed while it was opened: open it again")
         return cls(bytes(first.data), bytes(last.data), last.etag, last.size)
 
-    def commit(self, store: RemoteFolder, name: str) -> tuple[Part, Stretches]:
+    def commit(self, store: RemoteFolder, name: str) -> tuple[ShardInfo, Ranges]:
         """Return what the footer says of the file, and where the rest of what opening reads lies.
 
         Raises:
@@ -119,7 +119,7 @@ class Head:
         """
         footer = self.tail[-PAGE:]
         file_id, commit, records, *rest = commit_parts(as_name(store.where(name)), self.first, footer, self.size - PAGE)
-        return Part(name, file_id, commit, records, self.size, crc32c(footer[:-4])), rest
+        return ShardInfo(name, file_id, commit, records, self.size, crc32c(footer[:-4])), rest
 
 
 class Traffic:
@@ -208,7 +208,7 @@ class CachedFile:
     def __init__(
         self,
         store: RemoteFolder,
-        shard: Part,
+        shard: ShardInfo,
         place: str | None,
         room: Room,
         traffic: Traffic,
@@ -223,7 +223,7 @@ class CachedFile:
         self._head, self._base_place = head, base
         self._opening, self._lock = threading.Lock(), threading.RLock()
         self._turns = threading.Condition()
-        self._claimed: Stretches = []  # by threads of this process
+        self._claimed: Ranges = []  # by threads of this process
         # Field -> the records of runs that threads of this process bring.
         self._coming: dict[str, Any] = {}
         self._reader: Reader | None = None
@@ -398,10 +398,10 @@ class CachedFile:
         try:
             check_field(reader, name)
         except CorruptFileError as damage:
-            stretches = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            ranges = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
             try:
                 # Not claimed: columns are never given up, and others write the same bytes.
-                self._until_sound(stretches, partial(check_field, reader, name))
+                self._until_sound(ranges, partial(check_field, reader, name))
             except CorruptFileError:
                 return False
             self._all_parts.clear()
@@ -566,14 +566,14 @@ class CachedFile:
                 os.utime(marks_of(self.place))
 
     @contextmanager
-    def _claim(self, stretches: Stretches) -> Iterator[None]:
+    def _claim(self, ranges: Ranges) -> Iterator[None]:
         """Keep other threads and processes from bringing or freeing the same bytes.
 
-        The stretches ascend, so nobody waits in a circle.
+        The ranges ascend, so nobody waits in a circle.
         """
-        taken: Stretches = []
+        taken: Ranges = []
         try:
-            for offset, length in stretches:
+            for offset, length in ranges:
                 with self._turns:
                     while any(offset < at + size and at < offset + length for at, size in self._claimed):
                         self._turns.wait()
@@ -768,7 +768,7 @@ class CachedFile:
     def _base_head(self, marks: Marks) -> bytes:
         """Take over all but the payloads of a copy that can only be read."""
         tail = self._tail()
-        rest: Stretches = [(0, PAGE), (self.shard.bytes - tail, tail)]
+        rest: Ranges = [(0, PAGE), (self.shard.bytes - tail, tail)]
         self._copy_base(rest)
         first, footer = (os.pread(self._base, PAGE, at) for at in (0, self.shard.bytes - PAGE))
         _, _, _, *others = commit_parts(self.where, first, footer, self.shard.bytes - PAGE)
@@ -780,8 +780,8 @@ class CachedFile:
                 self._copy_base(field_parts(self._open_reader(), name))
         return here.tobytes() + bytes(len(marks) - len(here))
 
-    def _copy_base(self, stretches: Sequence[tuple[int, int]]) -> None:
-        for offset, length in stretches:
+    def _copy_base(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for offset, length in ranges:
             while length:
                 done = os.copy_file_range(self._base, self._descriptor, min(length, 1 << 30), offset, offset)
                 if not done:
@@ -871,8 +871,8 @@ class CachedFile:
                 with suppress(OSError):  # a file system without holes keeps the space
                     punch_hole(self._descriptor, start, end - start)
 
-    def _blocks(self, name: str, records: Numbers) -> Stretches:
-        """Return the stretches of whole blocks in which payloads lie."""
+    def _blocks(self, name: str, records: Numbers) -> Ranges:
+        """Return the ranges of whole blocks in which payloads lie."""
         pairs = pairs_of(self._parts(name, records))
         starts, ends = pairs[:, 0] // PAGE * PAGE, -(-pairs.sum(axis=1) // PAGE) * PAGE
         return merged(np.stack([starts, ends - starts], axis=1), _GAP)
@@ -885,8 +885,8 @@ class CachedFile:
         first, last = np.searchsorted(ends, block, "right"), np.searchsorted(starts, block + PAGE, "left")
         return bool(self._known_marks[places[first:last]].any())
 
-    def _joined(self, pairs: Numbers) -> Stretches:
-        """Return the stretches of payloads: those with nothing but padding between them are one."""
+    def _joined(self, pairs: Numbers) -> Ranges:
+        """Return the ranges of payloads: those with nothing but padding between them are one."""
         if len(pairs) < 2 or self.shard.records > _MOST_PLACES:
             return merged(pairs, 0)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -908,7 +908,7 @@ class CachedFile:
             reader, end = self._open_reader(), self.shard.bytes - PAGE
             first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
             fixed = [(0, PAGE), (end, PAGE), *commit_parts(self.where, first, footer, end)[3:]]
-            fixed += [stretch for name in self._fields for stretch in field_parts(reader, name)]
+            fixed += [part for name in self._fields for part in field_parts(reader, name)]
             rows = [np.array([(start, start + length, 0) for start, length in fixed], np.int64)]
             for name in known:
                 parts = self._parts(name, np.arange(self.shard.records))
@@ -931,13 +931,13 @@ class CachedFile:
     def _bring_columns(self, names: Sequence[str]) -> None:
         marks, reader = self._known_marks, self._open_reader()
         for name in names:
-            stretches = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            ranges = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
             at, reserved, used = self._field_mark(name), self._column_bytes(name), 0
             self._room.reserve(reserved)
             try:
-                with self._counted(), self._claim(stretches):
+                with self._counted(), self._claim(ranges):
                     if not marks[at]:  # else another process has brought it
-                        self._until_sound(stretches, partial(check_field, reader, name))
+                        self._until_sound(ranges, partial(check_field, reader, name))
                         with self._changing():
                             marks[at] = HERE
                             set_charge(marks, charge(marks) + reserved)
@@ -1001,10 +1001,10 @@ class CachedFile:
         damaged = damaged_payloads(self._open_reader(), name, records)
         return self._mark(name, np.delete(records, damaged), np.delete(parts, damaged, axis=0), HERE), damaged
 
-    def _until_sound(self, stretches: Stretches, check: Callable[[], Any]) -> None:
+    def _until_sound(self, ranges: Ranges, check: Callable[[], Any]) -> None:
         """Download, and again if a checksum differs: a proxy may have damaged it."""
         for attempt in range(1, _ATTEMPTS + 1):
-            self._download(stretches, parallel=True)
+            self._download(ranges, parallel=True)
             try:
                 check()
                 return
@@ -1012,11 +1012,11 @@ class CachedFile:
                 if attempt == _ATTEMPTS:
                     raise
 
-    def _download(self, stretches: Stretches, *, gap: int = 0, parallel: bool) -> None:
+    def _download(self, ranges: Ranges, *, gap: int = 0, parallel: bool) -> None:
         marks = self._known_marks
         etag = etag_of(marks)
         try:
-            self._fetch(stretches, etag, gap=gap, parallel=parallel)
+            self._fetch(ranges, etag, gap=gap, parallel=parallel)
         except FastRecordError as error:
             if error.code != Code.REPLACED:
                 raise
@@ -1030,22 +1030,22 @@ class CachedFile:
                     if not self._is_same(footer.etag):
                         raise
                     set_etag(marks, footer.etag)
-            self._fetch(stretches, footer.etag, gap=gap, parallel=parallel)
+            self._fetch(ranges, footer.etag, gap=gap, parallel=parallel)
 
     def _is_same(self, etag: str) -> bool:
         """Return whether all that is here is what the store has by now: brought once more, as footers may be alike."""
         with tempfile.TemporaryFile(prefix="fastrecord-") as file:
-            for stretches in _divided(self._stretches_here()):
+            for ranges in _divided(self._ranges_here()):
                 place = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-                self._traffic.add(brought=self.store.download(self.shard.name, stretches, place, etag, gap=_GAP))
-                for at, length in stretches:
+                self._traffic.add(brought=self.store.download(self.shard.name, ranges, place, etag, gap=_GAP))
+                for at, length in ranges:
                     if os.pread(file.fileno(), length, at) != os.pread(self._descriptor, length, at):
                         return False
                 file.truncate(0)
         return True
 
-    def _stretches_here(self) -> Stretches:
-        """Return the stretches of all parts that are here."""
+    def _ranges_here(self) -> Ranges:
+        """Return the ranges of all parts that are here."""
         marks, reader, tail = self._known_marks, self._open_reader(), self._tail()
         pairs = [(0, PAGE), (self.shard.bytes - tail, tail)]
         for name in self._fields:
@@ -1055,11 +1055,11 @@ class CachedFile:
                     pairs += pairs_of(self._parts(name, self.here(name))).tolist()
         return merged(np.array(pairs, np.int64), 0)
 
-    def _fetch(self, stretches: Stretches, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
-        if stretches:
+    def _fetch(self, ranges: Ranges, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
+        if ranges:
             # Not by its name, which may stand for another file by then.
             place = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-            brought = self.store.download(self.shard.name, stretches, place, etag, gap=gap, parallel=parallel)
+            brought = self.store.download(self.shard.name, ranges, place, etag, gap=gap, parallel=parallel)
             self._traffic.add(brought=brought)
 
     def _bring_runs(self, name: str, records: Numbers) -> None:
@@ -1135,10 +1135,10 @@ def tail_bytes(records: int) -> int:
     return max(_TAIL, min(_MOST_TAIL, records * _BYTES_PER_RECORD))
 
 
-def _divided(stretches: Stretches) -> Iterator[Stretches]:
-    """Yield stretches in portions, none of them too large for memory."""
-    portion: Stretches = []
-    for start, length in stretches:
+def _divided(ranges: Ranges) -> Iterator[Ranges]:
+    """Yield ranges in portions, none of them too large for memory."""
+    portion: Ranges = []
+    for start, length in ranges:
         for at in range(start, start + length, PART):
             portion.append((at, min(PART, start + length - at)))
             if total(portion) >= PART or len(portion) >= _MOST_PORTION:

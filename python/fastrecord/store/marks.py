@@ -38,7 +38,7 @@ OPENING, ONCE, COUNT = (1 << 62) + 1, (1 << 62) + 2, (1 << 62) + 3
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardInfo:
     """What is known of a file before it is opened: a row of a manifest."""
 
     name: str
@@ -49,7 +49,7 @@ class Part:
     footer_crc: int
 
 
-def first_page(shard: Part, etag: str | None) -> Marks:
+def first_page(shard: ShardInfo, etag: str | None) -> Marks:
     """Return the page about a new copy."""
     page = np.zeros(PAGE, np.uint8)
     page[: len(MAGIC)] = np.frombuffer(MAGIC, np.uint8)
@@ -106,14 +106,14 @@ def marks_of(place: str) -> str:
     return f"{place}.parts"
 
 
-def part_of(place: str) -> Part | None:
+def info_of(place: str) -> ShardInfo | None:
     """Return what a copy is of, from its name and marks; None if it has none."""
     page = _page(place)
     if page is None:
         return None
     records, size, commit, crc = np.frombuffer(page[_NUMBERS], "<i8").tolist()
     name = os.path.basename(place)
-    return Part(name, name.partition("-")[0], commit, records, size, crc)
+    return ShardInfo(name, name.partition("-")[0], commit, records, size, crc)
 
 
 def is_busy(place: str) -> bool:

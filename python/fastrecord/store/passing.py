@@ -32,7 +32,7 @@ from fastrecord.names import as_name
 from fastrecord.store.cached_file import Head, Here
 from fastrecord.store.requests import PAGE, RemoteFolder, submit
 from fastrecord.store.store import Store
-from fastrecord.store.stretches import Numbers, Stretches, merged, pairs_of
+from fastrecord.store.ranges import Numbers, Ranges, merged, pairs_of
 
 # Bytes of payloads that are brought at once; twice as many are here at a time.
 _WINDOW = 32 << 20
@@ -121,7 +121,7 @@ class Passing:
         payloads = set(payload_fields(self.reader))
         ahead: tuple[_Parts, Future[None]] | None = None
         for window in self._windows([name for name in fields if name in payloads], report):
-            coming = window, submit(self._bring_missing, _stretches(window.values(), _GAP))
+            coming = window, submit(self._bring_missing, _ranges(window.values(), _GAP))
             if ahead is not None:
                 self._check(*ahead, report, progress, keep=deep)
             ahead = coming
@@ -129,22 +129,22 @@ class Passing:
             self._check(*ahead, report, progress, keep=deep)
         return self.reader.verify(deep=True) if deep else report.to_dict()
 
-    def _bring(self, stretches: Stretches) -> None:
-        if stretches:
-            self._store.download(self._name, stretches, self._place, self._etag)
+    def _bring(self, ranges: Ranges) -> None:
+        if ranges:
+            self._store.download(self._name, ranges, self._place, self._etag)
 
-    def _bring_missing(self, stretches: Stretches) -> None:
-        """Bring stretches, but not what came with the end of the file."""
-        self._bring([(at, min(length, self._start - at)) for at, length in stretches if at < self._start])
+    def _bring_missing(self, ranges: Ranges) -> None:
+        """Bring ranges, but not what came with the end of the file."""
+        self._bring([(at, min(length, self._start - at)) for at, length in ranges if at < self._start])
 
     def _bring_columns(self, report: _Report) -> list[str]:
         """Bring and check the columns of all fields; return the names of those whose columns are whole."""
         parts = {name: [one for one in field_parts(self.reader, name) if one[1]] for name in self.reader.schema}
         all_parts = [one for some in parts.values() for one in some]
         self._bring_missing(merged(np.array(all_parts, np.int64).reshape(-1, 2), _GAP))
-        return [name for name, stretches in parts.items() if self._is_whole(name, stretches, report)]
+        return [name for name, ranges in parts.items() if self._is_whole(name, ranges, report)]
 
-    def _is_whole(self, name: str, stretches: Stretches, report: _Report) -> bool:
+    def _is_whole(self, name: str, ranges: Ranges, report: _Report) -> bool:
         """Return whether a field's columns are whole, and bring those again that are not."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -154,7 +154,7 @@ class Passing:
                 if attempt == _ATTEMPTS:
                     report.note(str(error))
                     return False
-            self._bring(stretches)
+            self._bring(ranges)
         return False
 
     def _windows(self, names: Sequence[str], report: _Report) -> Iterator[_Parts]:
@@ -200,13 +200,13 @@ class Passing:
             damaged = damaged_payloads(self.reader, name, records)
             for _ in range(1, _ATTEMPTS):
                 if len(damaged):
-                    self._bring(_stretches([(records, parts[damaged])], _GAP))
+                    self._bring(_ranges([(records, parts[damaged])], _GAP))
                     damaged = damaged[damaged_payloads(self.reader, name, records[damaged])]
             for record in records[damaged].tolist():
                 report.note_value(record, name)
             report.bytes += int(parts[:, 1].sum())
         if not keep:
-            for offset, length in _stretches(window.values(), 0):
+            for offset, length in _ranges(window.values(), 0):
                 first, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
                 if end > first:
                     with suppress(OSError):  # a file system without holes keeps the space
@@ -265,6 +265,6 @@ class _Report:
         }
 
 
-def _stretches(parts: Iterable[tuple[Numbers, Numbers]], gap: int) -> Stretches:
-    """Return the stretches of payloads, those that are at most `gap` bytes apart as one."""
+def _ranges(parts: Iterable[tuple[Numbers, Numbers]], gap: int) -> Ranges:
+    """Return the ranges of payloads, those that are at most `gap` bytes apart as one."""
     return merged(np.concatenate([np.empty((0, 2), np.int64), *(pairs_of(one) for _, one in parts)]), gap)

@@ -135,7 +135,7 @@ class RemoteFolder:
     def download(
         self,
         name: str,
-        stretches: Sequence[tuple[int, int]],
+        ranges: Sequence[tuple[int, int]],
         place: str,
         etag: str | None,
         *,
@@ -146,19 +146,19 @@ class RemoteFolder:
 
         Args:
             name: The object.
-            stretches: (offset, length) of each run of bytes.
+            ranges: (offset, length) of each run of bytes.
             place: The file.
             etag: As in `get`.
-            gap: One request brings stretches that are at most so many bytes apart.
+            gap: One request brings ranges that are at most so many bytes apart.
             parallel: Make requests side by side, if there are several.
 
         Returns:
-            The bytes that came, those between stretches too.
+            The bytes that came, those between ranges too.
 
         Raises:
             FileNotFoundError, FastRecordError: as in `get`. OSError: the file cannot be written.
         """
-        return _where_it_works(_download, self, name, list(stretches), place, etag, gap, parallel)
+        return _where_it_works(_download, self, name, list(ranges), place, etag, gap, parallel)
 
     def put(
         self,
@@ -556,21 +556,21 @@ def _asked(store: RemoteFolder, name: str, ask: Callable[[], _T]) -> _T:
 def _download(
     store: RemoteFolder,
     name: str,
-    stretches: Sequence[tuple[int, int]],
+    ranges: Sequence[tuple[int, int]],
     place: str,
     etag: str | None,
     gap: int,
     parallel: bool,
 ) -> int:
-    copies = [partial(_copy, store, name, part, place, etag) for part in _parts(stretches, gap)]
+    copies = [partial(_copy, store, name, part, place, etag) for part in _parts(ranges, gap)]
     return sum(at_once(*copies) if parallel and len(copies) > 1 else (copy() for copy in copies))
 
 
-def _parts(stretches: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the stretches that each request brings."""
+def _parts(ranges: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the ranges that each request brings."""
     part: list[tuple[int, int]] = []
     first = end = 0
-    for start, length in sorted(stretches):
+    for start, length in sorted(ranges):
         stop = start + length
         while start < stop:
             if part and (start > end + gap or start >= first + PART):

@@ -109,7 +109,7 @@ pub(crate) fn damaged_payloads<'py>(
 
 /// Return what brings parts of a file to this machine; None if it lies here.
 ///
-/// Whoever brings parts on a thread of its own calls it from Python (`fastrecord.store.supply.bring`):
+/// Whoever brings parts on a thread of its own calls it from Python (`fastrecord.store.shard_source.bring`):
 /// when the interpreter ends, it ends threads that run Python, and if functions of the core are below
 /// that on their stack, the process aborts.
 ///

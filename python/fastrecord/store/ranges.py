@@ -1,4 +1,4 @@
-"""Stretches: (offset, length) of runs of bytes of a file."""
+"""Ranges: (offset, length) of runs of bytes of a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Stretches: TypeAlias = list[tuple[int, int]]
+Ranges: TypeAlias = list[tuple[int, int]]
 Numbers: TypeAlias = NDArray[np.int64]
 
 
@@ -18,8 +18,8 @@ def pairs_of(parts: Numbers) -> Numbers:
     return pairs[pairs[:, 1] > 0]
 
 
-def merged(pairs: Numbers, gap: int) -> Stretches:
-    """Return stretches in order, with those that are at most `gap` bytes apart as one."""
+def merged(pairs: Numbers, gap: int) -> Ranges:
+    """Return ranges in order, with those that are at most `gap` bytes apart as one."""
     if len(pairs) < 2:  # often, and the rest takes time
         return [(start, length) for start, length in pairs.tolist()]
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -46,13 +46,13 @@ def grouped(parts: Numbers, gap: int, most: int) -> list[Numbers]:
     return np.split(order, cuts)
 
 
-def total(stretches: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes of stretches."""
-    return sum(length for _, length in stretches)
+def total(ranges: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes of ranges."""
+    return sum(length for _, length in ranges)
 
 
-def lacking(here: Stretches, wanted: Sequence[tuple[int, int]]) -> Stretches:
-    """Return the stretches that do not lie within one of those that are here."""
+def lacking(here: Ranges, wanted: Sequence[tuple[int, int]]) -> Ranges:
+    """Return the ranges that do not lie within one of those that are here."""
     return [
         (offset, length)
         for offset, length in wanted

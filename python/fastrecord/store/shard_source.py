@@ -1,4 +1,4 @@
-"""`Source` and `Supply`: bring what a reader of a remote shard is about to read. The core calls them."""
+"""`CachedFolder` and `ShardSource`: bring what a reader of a remote shard is about to read. The core calls them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastrecord.names import as_name
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
-from fastrecord.store.marks import Part
+from fastrecord.store.marks import ShardInfo
 from fastrecord.store.requests import RemoteFolder, asked_until_good
 from fastrecord.store.store import Store
 
@@ -25,7 +25,7 @@ from fastrecord.store.store import Store
 _ROUNDS, _TURNS = 2, 3
 
 
-class Source:
+class CachedFolder:
     """A folder of an object store, and the cache that its shards are read through.
 
     Pickles as its settings; another process opens the cache anew.
@@ -40,7 +40,7 @@ class Source:
 
     def __init__(self, folder: RemoteFolder, store: Store | None = None) -> None:
         self.folder, self.store = folder, Store() if store is None else store
-        self._kept: Supply | None = None
+        self._kept: ShardSource | None = None
 
     @property
     def cache(self) -> Cache:
@@ -63,11 +63,11 @@ class Source:
 
         return self.cache.manifest(self.folder.where(name), lambda etag: asked_until_good(partial(ask, etag)))
 
-    def keep(self, supply: Supply) -> None:
+    def keep(self, supply: ShardSource) -> None:
         """Keep what was read of a shard as long as this object lives."""
         self._kept = supply
 
-    def examine(self, name: str) -> Supply:
+    def examine(self, name: str) -> ShardSource:
         """Return the supply of a shard of which nothing is known, by two requests.
 
         Raises:
@@ -75,16 +75,16 @@ class Source:
             commit. FastRecordError: the store does not answer.
         """
 
-        def ask() -> Supply:
+        def ask() -> ShardSource:
             head = Head.ask(self.folder, name)
             shard, _ = head.commit(self.folder, name)
-            return Supply(self, shard, head)
+            return ShardSource(self, shard, head)
 
         return asked_until_good(ask)
 
-    def supply(self, name: str, *about: Any) -> Supply:
-        """Return the supply of a shard: its name, and the other attributes of `Part`."""
-        return Supply(self, Part(name, *about))
+    def supply(self, name: str, *about: Any) -> ShardSource:
+        """Return the supply of a shard: its name, and the other attributes of `ShardInfo`."""
+        return ShardSource(self, ShardInfo(name, *about))
 
     def traffic(self) -> tuple[int, int]:
         """Return the bytes brought from the store, and found in the cache, by this process."""
@@ -96,7 +96,7 @@ class Source:
         self.cache.traffic(self.folder).add(found=found)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Source) and self.__getstate__() == other.__getstate__()
+        return isinstance(other, CachedFolder) and self.__getstate__() == other.__getstate__()
 
     def __hash__(self) -> int:
         return hash(self.folder)
@@ -109,7 +109,7 @@ class Source:
         self._kept = None
 
 
-class Supply:
+class ShardSource:
     """Brings parts of one shard.
 
     Args:
@@ -118,7 +118,7 @@ class Supply:
         head: What has been read of it already; not pickled.
     """
 
-    def __init__(self, source: Source, shard: Part, head: Head | None = None) -> None:
+    def __init__(self, source: CachedFolder, shard: ShardInfo, head: Head | None = None) -> None:
         self.source, self.shard, self._head = source, shard, head
         self._file: CachedFile | None = None  # one without a name: it lasts as long as this
         self._known: tuple[Cache, Facts] | None = None
@@ -216,7 +216,7 @@ class Supply:
 
 
 def bring(reader: Reader, fields: Sequence[str], records: NDArray[np.int64], whole: bool) -> None:
-    """Bring values of a file, if it lies elsewhere; the arguments are those of `Supply.bring`.
+    """Bring values of a file, if it lies elsewhere; the arguments are those of `ShardSource.bring`.
 
     Raises:
         FastRecordError: the store does not answer, or has another file.
@@ -246,7 +246,7 @@ def is_whole(reader: Reader, fields: Sequence[str], generation: int, *, look: bo
 
     Args:
         reader: The file. One that does not lie elsewhere is whole.
-        fields: As in `Supply.is_whole`.
+        fields: As in `ShardSource.is_whole`.
         generation: As there.
         look: As there.
     """
@@ -260,14 +260,14 @@ def is_whole(reader: Reader, fields: Sequence[str], generation: int, *, look: bo
     return True
 
 
-def _placed(reader: Reader) -> Supply | None:
+def _placed(reader: Reader) -> ShardSource | None:
     """Return the supply of a file that lies elsewhere, once the core knows where its parts are brought to."""
     supply, has_place = supply_of(reader)
     if supply is None:
         return None
     if not has_place:
         set_place(reader, supply.open())
-    return cast("Supply", supply)
+    return cast("ShardSource", supply)
 
 
 _Wanted = tuple[CachedFile, Sequence[str] | None, NDArray[np.int64] | None, bool]

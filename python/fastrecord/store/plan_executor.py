@@ -1,4 +1,4 @@
-"""`Ahead`: brings what a plan decides before it is needed, on threads that end with their loader.
+"""`PlanExecutor`: brings what a plan decides before it is needed, on threads that end with their loader.
 
 Knows neither stores nor caches: a `Place` brings and gives up.
 """
@@ -40,7 +40,7 @@ class Place(Protocol):
         """Return the last step that all ranks of the node are done with, or -1."""
 
 
-class Ahead:
+class PlanExecutor:
     """Executes decisions in their order, ahead of the ranks.
 
     A unit is given up only when all ranks are done with the steps that use it before. So a limit that
