@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.files.manifest import FoundShard
-from fastrecord.files.writes import folder as write_folder
-from fastrecord.files.writes.shards import ShardWrite, agreed_schema, new_name, staged_shard
+from fastrecord.files.publish import write_folder
+from fastrecord.files.publish.local import LocalSet, find_shard
+from fastrecord.files.publish.shard_write import ShardWrite, agreed_schema, new_name
+from fastrecord.files.publish.shards import FoundShard
 from tests.support.commands import failed, good
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -27,7 +28,7 @@ def shard(staging: str, *numbers: int) -> FoundShard:
     path = os.path.join(staging, new_name())
     with fr.Writer(path, SCHEMA) as writer:
         writer.extend({"id": list(numbers)})
-    return staged_shard(path)
+    return find_shard(path)
 
 
 def write(folder: Path, mode: Any, *numbers: int) -> None:
@@ -116,9 +117,7 @@ def test_the_next_write_and_the_next_manifest_remove_what_a_killed_one_left(tmp_
         kept = set(os.listdir(folder))
 
         def moved_but_not_named(folder: Path = folder) -> None:
-            from fastrecord.files.writes import shards
-
-            vars(shards)["put_manifest"] = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            LocalSet.put = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
             write(folder, "append", 3)
 
         assert os.WTERMSIG(in_child(moved_but_not_named)) == signal.SIGKILL
@@ -197,7 +196,7 @@ def test_shards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with fr.Writer(path, {"other": "int64"}) as writer:
             writer.append({"other": 1})
         with pytest.raises(fr.errors.SchemaError, match="its fields differ"):
-            this.commit([staged_shard(path)])
+            this.commit([find_shard(path)])
         lost = shard(this.staging, 2)
         os.unlink(os.path.join(this.staging, lost.entry.name))
         with pytest.raises(fr.FastRecordError, match="not on this machine"):

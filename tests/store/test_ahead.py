@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Blocks
 from fastrecord.sampler.node import NodeOrder
-from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.plan import Plan, least_limit
+from fastrecord.store.plan_executor import PlanExecutor
 
 
 class Folder:

@@ -17,7 +17,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.dataset.shards import Shards
-from fastrecord.files.upload import Upload
+from fastrecord.files.publish.upload import Upload
 from fastrecord.packing.summary import PackProgress
 from tests.conftest import encode
 from tests.support.commands import failed, good

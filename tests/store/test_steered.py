@@ -20,8 +20,8 @@ import fastrecord as fr
 from fastrecord.inspect.cache_plan import plan_cache
 from fastrecord.loader.steered import can_steer
 from fastrecord.store import ranks
-from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.cache import Cache
+from fastrecord.store.plan_executor import PlanExecutor
 from tests.store.conftest import Data
 from tests.support.machines.stores import Fault, Request, Server
 

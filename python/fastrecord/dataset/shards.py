@@ -30,8 +30,8 @@ from fastrecord.store.address import Url
 
 if TYPE_CHECKING:  # what needs no store does without it
     from fastrecord.store.cache import Cache
-    from fastrecord.store.store import Store
     from fastrecord.store.shard_source import CachedFolder, ShardSource
+    from fastrecord.store.store import Store
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any]]
 

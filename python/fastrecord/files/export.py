@@ -20,9 +20,9 @@ from fastrecord.errors import Code
 from fastrecord.files.copy_job import Progress, Replacing, opened
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.merging import merge_metadata
+from fastrecord.files.publish.staging import Staging, sync_folder
 from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.files.runs import read_runs
-from fastrecord.files.staging import Staging, sync_folder
 from fastrecord.interchange import Destination, Format
 from fastrecord.interchange.format import Found
 from fastrecord.interchange.registry import load, names

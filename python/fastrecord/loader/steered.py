@@ -23,11 +23,11 @@ from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import NodeOrder
-from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.cache import Hold
 from fastrecord.store.cached_file import CachedFile
 from fastrecord.store.locks import pauses
 from fastrecord.store.plan import Plan, least_limit, steps_ahead
+from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.ranks import MOST, PATIENCE, Ranks, Start
 from fastrecord.store.shard_source import bring, hold_all
 from fastrecord.store.threads import Threads

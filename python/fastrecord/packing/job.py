@@ -21,7 +21,7 @@ from fastrecord.recode import Recode
 from fastrecord.schema import Schema
 
 if TYPE_CHECKING:
-    from fastrecord.files.upload import Upload
+    from fastrecord.files.publish.upload import Upload
 
 # `commit_bytes` of a writer: a pack commits between its runs, when the list of skipped files is
 # complete; the writer must not commit by itself.

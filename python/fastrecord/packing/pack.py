@@ -29,7 +29,7 @@ from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
 if TYPE_CHECKING:
-    from fastrecord.files.upload import Upload
+    from fastrecord.files.publish.upload import Upload
 
 _Report = Callable[[PackProgress], None]
 _SHOWN = 3
@@ -238,7 +238,7 @@ def destination(out: str, output: Output) -> Iterator[tuple[str, Mode, Upload | 
     if not is_url(out):
         yield out, output.mode, None
         return
-    from fastrecord.files.upload import Upload
+    from fastrecord.files.publish.upload import Upload
 
     with Upload(out, output.mode, sharded=output.sharded, staging=output.staging, store=output.store) as upload:
         yield upload.base, "resume", upload

@@ -32,7 +32,7 @@ from fastrecord.packing.summary import PackProgress, PackSummary, foreign_text
 from fastrecord.packing.target import Target, column_of, open_target
 
 if TYPE_CHECKING:  # what packs into files does without it
-    from fastrecord.files.upload import Upload
+    from fastrecord.files.publish.upload import Upload
     from fastrecord.packing.job import Job
 
 _log = logging.getLogger("fastrecord.pack")

@@ -14,8 +14,9 @@ from ray.exceptions import RayTaskError
 from fastrecord.checks import choice
 from fastrecord.errors import Code
 from fastrecord.files.division import Part, even_ends
-from fastrecord.files.manifest import FoundShard
-from fastrecord.files.writes.shards import ShardWrite, WriteMode, new_name, staged_shard
+from fastrecord.files.publish.local import find_shard
+from fastrecord.files.publish.shard_write import ShardWrite, WriteMode, new_name
+from fastrecord.files.publish.shards import FoundShard
 from fastrecord.interchange.files.image_files import ImageFiles
 from fastrecord.packing.job import Job
 from fastrecord.packing.options import BadFiles, Fields, Input, Output
@@ -119,7 +120,7 @@ def _pack_part(job: Job, staging: str, shard: Shard) -> tuple[FoundShard, PackSu
     path = os.path.join(staging, new_name())
     parts = [Part(path, 0, len(job.source.keys or ()), shard)]
     summary = Packer(job, may_be_empty=True).run(parts, path, "create")
-    return staged_shard(path), summary
+    return find_shard(path), summary
 
 
 def _each(calls: Iterator[Any], at_once: int, cpus: float) -> Iterator[tuple[int, Any]]:

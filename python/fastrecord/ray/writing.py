@@ -13,8 +13,10 @@ from ray.data.block import BlockAccessor
 from fastrecord.checks import choice, integer
 from fastrecord.errors import Code
 from fastrecord.files.division import Part
-from fastrecord.files.manifest import FoundShard, ManifestSummary
-from fastrecord.files.writes.shards import ShardWrite, WriteMode, agreed_schema, new_name, staged_shard
+from fastrecord.files.manifest import ManifestSummary
+from fastrecord.files.publish.local import find_shard
+from fastrecord.files.publish.shard_write import ShardWrite, WriteMode, agreed_schema, new_name
+from fastrecord.files.publish.shards import FoundShard
 from fastrecord.interchange.files.arrow import ArrowFile, ArrowSource, features_of
 from fastrecord.interchange.source import ROWS
 from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
@@ -156,7 +158,7 @@ def write_tables(tables: Sequence[Any], options: _Options) -> list[FoundShard]:
         packer.seen = None  # keys of other tasks are not known: they may come twice
         path = os.path.join(options.staging, new_name())
         packer.run([Part(path, start, stop)], path, "create")
-        found = staged_shard(path)
+        found = find_shard(path)
         if found.entry.records:
             shards.append(found)
     return shards

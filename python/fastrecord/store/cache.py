@@ -38,10 +38,10 @@ from fastrecord.store.marks import (
     ShardInfo,
     boot_id,
     charge_of,
+    info_of,
     is_busy,
     open_file,
     open_shared,
-    info_of,
     remove,
     write_whole,
 )

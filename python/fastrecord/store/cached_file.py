@@ -63,8 +63,8 @@ from fastrecord.store.marks import (
     set_session,
     write_whole,
 )
-from fastrecord.store.requests import PAGE, PART, RemoteFolder, at_once, is_forked, submit
 from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
+from fastrecord.store.requests import PAGE, PART, RemoteFolder, at_once, is_forked, submit
 
 # What is read from the end of a file at first: its columns, if it is not large.
 _TAIL = 64 << 10

@@ -30,9 +30,9 @@ from fastrecord._core import (
 from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.store.cached_file import Head, Here
+from fastrecord.store.ranges import Numbers, Ranges, merged, pairs_of
 from fastrecord.store.requests import PAGE, RemoteFolder, submit
 from fastrecord.store.store import Store
-from fastrecord.store.ranges import Numbers, Ranges, merged, pairs_of
 
 # Bytes of payloads that are brought at once; twice as many are here at a time.
 _WINDOW = 32 << 20

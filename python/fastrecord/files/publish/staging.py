@@ -1,17 +1,19 @@
-"""`Staging`: a file or folder that appears at its path only when it is complete."""
+"""`Staging`: a file or folder that appears at its path only when it is complete; and journals, which do so too."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
 import secrets
 import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from fastrecord.errors import Code
 
@@ -149,3 +151,18 @@ def sync_folder(path: str) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def write_through(path: str, content: bytes) -> None:
+    """Write a file, and wait until its bytes are on the disk."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_journal(path: str, state: Mapping[str, Any]) -> None:
+    """Replace a journal durably: it is there as a whole, or as it was before."""
+    write_through(f"{path}.new", json.dumps(state).encode())
+    os.rename(f"{path}.new", path)
+    sync_folder(os.path.dirname(path))

@@ -30,13 +30,16 @@ from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.files.division import Part
-from fastrecord.files.manifest import FoundShard, find_shard, next_manifest
-from fastrecord.files.transfer import put_remote_manifest, remote_manifest, send
+from fastrecord.files.publish.local import find_shard
+from fastrecord.files.publish.remote import RemoteSet, send
+from fastrecord.files.publish.shards import FoundShard, next_manifest
+from fastrecord.files.publish.staging import write_journal
 from fastrecord.names import as_key, as_name
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
 from fastrecord.store.requests import PARALLEL, RemoteFolder, submit
+from fastrecord.store.shard_source import CachedFolder
 from fastrecord.store.store import Store
 
 _JOURNAL, _LOCK = "journal.json", "lock"
@@ -94,6 +97,7 @@ class Upload:
             stem = re.sub(r"[^\w.-]+", "-", as_key(self._stem)).strip("-.")[:_STEM]
             self._stem = as_name(stem) or "shard"
         self._remote = RemoteFolder.of_file(folder, store)[0] if folder.is_file else RemoteFolder.of(folder, store)
+        self._set = RemoteSet(self._remote)
         self._before: Manifest | None = None
         target = folder if self.is_file else self._remote.url
         base = tempfile.gettempdir() if staging is None else os.path.abspath(os.fspath(staging))
@@ -224,8 +228,6 @@ class Upload:
         return self._open_stored(self._before.columns["name"][-1])[1]
 
     def _open_stored(self, name: str) -> tuple[ShardEntry, dict[str, Any]]:
-        from fastrecord.store.shard_source import CachedFolder
-
         entry, reader, _ = open_remote(CachedFolder(self._remote), name)
         with reader:
             return entry, reader.metadata
@@ -273,7 +275,7 @@ class Upload:
 
     def _begin(self) -> None:
         """Find out what is there, and what this run does."""
-        self._before, _ = (None, None) if self.is_file else remote_manifest(self._remote)
+        self._before = None if self.is_file else self._set.read()
         exists = self._remote.exists(f"{self._stem}.frec") if self.is_file else self._before is not None
         begun = _read(os.path.join(self._folder, _JOURNAL))
         mode = self._mode
@@ -366,7 +368,7 @@ class Upload:
             self._pending.popleft()
 
     def _send(self, path: str, skipped: list[tuple[str, str]]) -> None:
-        shard = find_shard(*os.path.split(path))
+        shard = find_shard(path)
         entry = shard.entry
         if self._state["mode"] == "append" and self._before is not None:
             self._next(self._before, [shard], [entry])
@@ -391,7 +393,7 @@ class Upload:
 
     def _put_manifest(self, entries: list[ShardEntry]) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            before, etag = remote_manifest(self._remote)
+            before = self._set.read()
             if before is not None and {entry.name for entry in entries} <= set(before.columns["name"]):
                 return  # a run that was killed has done it
             if before is not None and self._state["mode"] == "create":
@@ -403,7 +405,7 @@ class Upload:
             self._state["replaced"] = [] if before is None or kept else list(before.columns["name"])
             self._write()
             try:
-                put_remote_manifest(self._remote, made, etag)
+                self._set.put(made)
                 return
             except FastRecordError as error:
                 if error.code != Code.REPLACED or not kept or attempt == _ATTEMPTS:
@@ -417,13 +419,7 @@ class Upload:
         return next_manifest(self._remote.url, before, found, entries, schema, allow_incomplete=False)
 
     def _write(self) -> None:
-        """Write the journal: it is there as a whole, or as it was before."""
-        path = os.path.join(self._folder, _JOURNAL)
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(self._state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.new", path)
+        write_journal(os.path.join(self._folder, _JOURNAL), self._state)
 
 
 def _read(path: str) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fastrecord.dataset.manifest import NAME, read_manifest
-from fastrecord.files.staging import remove_stale, sync_folder
+from fastrecord.files.publish.staging import remove_stale, sync_folder, write_journal
 
 _FOLDER = re.compile(r"\.write-[0-9a-f]{16}(-new|-gone)?")
 _OWNER, _JOURNAL = "owner.json", "commit.json"
@@ -98,13 +98,8 @@ class WriteFolder:
         """
         folder = os.path.dirname(self.path)
         old = {name: state for name in replaced if (state := _state(os.path.join(folder, name))) is not None}
-        path = os.path.join(self.path, _JOURNAL)
-        with open(path + ".tmp", "w", encoding="ascii") as file:
-            json.dump({"shards": list(shards), "replaced": old, "made_manifest": made_manifest}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(path + ".tmp", path)
-        sync_folder(self.path)
+        journal = {"shards": list(shards), "replaced": old, "made_manifest": made_manifest}
+        write_journal(os.path.join(self.path, _JOURNAL), journal)
 
     def end(self) -> None:
         """Remove all that does not belong to the data set, and the folder."""

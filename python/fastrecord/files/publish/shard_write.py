@@ -12,22 +12,14 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from fastrecord.checks import choice
-from fastrecord.dataset.manifest import Manifest, read_manifest
+from fastrecord.dataset.manifest import Manifest
 from fastrecord.errors import Code
 from fastrecord.files.interrupt import HeldInterrupt
-from fastrecord.files.manifest import (
-    FoundShard,
-    ManifestSummary,
-    add_shards,
-    find_shard,
-    footer_checksum,
-    manifest_lock,
-    put_manifest,
-    shard_names,
-    write_manifest,
-)
-from fastrecord.files.staging import sync_folder
-from fastrecord.files.writes.folder import WriteFolder, settle_dead
+from fastrecord.files.manifest import ManifestSummary, write_manifest
+from fastrecord.files.publish.local import LocalSet, footer_checksum
+from fastrecord.files.publish.shards import FoundShard, next_manifest
+from fastrecord.files.publish.staging import sync_folder
+from fastrecord.files.publish.write_folder import WriteFolder, settle_dead
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.shard_sets import shard_path
 
@@ -39,7 +31,7 @@ class ShardWrite:
     """A write of shards to a folder; a context manager in the process that commits them.
 
     Other processes make shards in `staging`, under names of `new_name`, and report them by
-    `staged_shard`. `commit` moves the ones that it is given into the folder and adds them to the
+    `find_shard`. `commit` moves the ones that it is given into the folder and adds them to the
     manifest in one step. All others are removed at the end.
 
     Args:
@@ -58,6 +50,7 @@ class ShardWrite:
     def __init__(self, folder: str | os.PathLike[str], mode: WriteMode) -> None:
         choice("mode", mode, get_args(WriteMode))
         self.folder, self._mode = local_folder(folder), mode
+        self._set = LocalSet(self.folder)
         self.staging = ""
         self._made_folder = False
         self._write: WriteFolder | None = None
@@ -72,13 +65,13 @@ class ShardWrite:
         """
         self._made_folder = not os.path.isdir(self.folder)
         os.makedirs(self.folder, exist_ok=True)
-        with manifest_lock(self.folder):
+        with self._set.changing():
             settle_dead(self.folder)
             manifest, names = self._before()
         if manifest is None and names:
             # Without a manifest, readers would take shards one by one as they come.
             write_manifest(self.folder, allow_incomplete=self._mode == "overwrite")
-            manifest = read_manifest(self.folder)
+            manifest = self._set.read()
         self._write = WriteFolder.make(self.folder)
         self.staging = self._write.path
         if self._mode == "append" and manifest is not None and len(manifest):
@@ -89,7 +82,7 @@ class ShardWrite:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._write is not None:
-            with HeldInterrupt() as interrupt, manifest_lock(self.folder):
+            with HeldInterrupt() as interrupt, self._set.changing():
                 self._write.end()
             if interrupt.pending:
                 raise KeyboardInterrupt(f"{self.folder}: the write has ended")
@@ -101,7 +94,7 @@ class ShardWrite:
         """Make shards part of the data set, in this order; nothing of it if this fails.
 
         Args:
-            shards: As `staged_shard` returned them.
+            shards: As `find_shard` returned them.
 
         Raises:
             FastRecordError: there are none; they, or the data set, have other fields; a shard is
@@ -113,7 +106,7 @@ class ShardWrite:
             raise RuntimeError("commit belongs into the `with` block of the write")
         if not shards:
             raise Code.SOURCE.error(f"{self.folder}: nothing was written: the input has no records")
-        with HeldInterrupt() as interrupt, manifest_lock(self.folder):
+        with HeldInterrupt() as interrupt, self._set.changing():
             before, names = self._before()
             for shard in shards:
                 _check_staged(os.path.join(self.staging, shard.entry.name), shard)
@@ -124,27 +117,30 @@ class ShardWrite:
             first = before is None
             if before is None:
                 before = Manifest.of([], shards[0].schema)
-            made = add_shards(self.folder, before, renamed, replace_all=self._mode == "overwrite")
+            kept = [] if self._mode == "overwrite" else before.entries()
+            schema = before.schema if kept else shards[0].schema
+            entries = kept + [shard.entry for shard in renamed]
+            made = next_manifest(self.folder, before, renamed, entries, schema)
             added = [shard.entry.name for shard in renamed]
             replaced = names if self._mode == "overwrite" else []
             write.note(added, replaced, made_manifest=first)
             if first:
-                put_manifest(self.folder, before)
+                self._set.put(before)
             for old, new in zip(shards, renamed, strict=True):
                 target = os.path.join(self.folder, new.entry.name)
                 if os.path.lexists(target):
                     raise FileExistsError(f"{target}: exists already, though this write has chosen its name at random")
                 os.rename(os.path.join(self.staging, old.entry.name), target)
             sync_folder(self.folder)
-            put_manifest(self.folder, made)
+            self._set.put(made)
         if interrupt.pending:
             raise KeyboardInterrupt(f"{self.folder}: the records are in the data set")
         return ManifestSummary.of(self.folder, made, added, removed=replaced)
 
     def _before(self) -> tuple[Manifest | None, list[str]]:
         """Return the manifest of the folder, and the names of the shards that are its data set."""
-        manifest = read_manifest(self.folder)
-        names = shard_names(self.folder) if manifest is None else list(manifest.columns["name"])
+        manifest = self._set.read()
+        names = self._set.names() if manifest is None else list(manifest.columns["name"])
         if names and self._mode == "error":
             raise FileExistsError(
                 f'{self.folder}: holds a data set already: mode="append" adds to it, mode="overwrite" replaces it'
@@ -167,15 +163,6 @@ def local_folder(folder: str | os.PathLike[str]) -> str:
 def new_name() -> str:
     """Return a name that no other shard of any write has."""
     return f"{secrets.token_hex(8)}.frec"
-
-
-def staged_shard(path: str) -> FoundShard:
-    """Return what `ShardWrite.commit` needs to know of a shard that was just made.
-
-    Raises:
-        CorruptFileError, OSError: it cannot be read.
-    """
-    return find_shard(*os.path.split(path))
 
 
 def agreed_schema(staging: str, schema: Schema) -> Schema:
