@@ -22,9 +22,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from fastrecord._core import CorruptFileError, FastRecordError, allocate
@@ -75,6 +75,35 @@ _NO_LIMIT = timedelta(days=365)
 _log = logging.getLogger(__name__)
 
 
+_P = ParamSpec("_P")
+
+
+def _request(method: Callable[Concatenate[RemoteFolder, _P], _T]) -> Callable[Concatenate[RemoteFolder, _P], _T]:
+    """Have a method run where Ctrl-C can end the wait, or in the helper process of a forked child."""
+
+    @wraps(method)
+    def run(folder: RemoteFolder, *args: _P.args, **options: _P.kwargs) -> _T:
+        if is_forked():
+            from fastrecord.store.helper import helper
+
+            answer: _T = helper().call(_made, folder in _answered, folder, method.__name__, args, options)
+            _answered.add(folder)
+            return answer
+        if threading.current_thread() is threading.main_thread():
+            # obstore looks for no signals.
+            return _beside_main(os.getpid()).submit(partial(method, folder, *args, **options)).result()
+        return method(folder, *args, **options)
+
+    return run
+
+
+def _made(has_answered: bool, folder: RemoteFolder, name: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Make a request in a process that may not know whether the store has answered another one."""
+    if has_answered:
+        _answered.add(folder)
+    return getattr(RemoteFolder, name).__wrapped__(folder, *args, **options)
+
+
 @dataclass(frozen=True)
 class RemoteFolder:
     """A folder of an object store.
@@ -109,6 +138,7 @@ class RemoteFolder:
     def __hash__(self) -> int:
         return hash(self.url)
 
+    @_request
     def get(self, name: str, start: int = 0, length: int | None = None, *, etag: str | None = None) -> Answer:
         """Return bytes of an object.
 
@@ -122,16 +152,62 @@ class RemoteFolder:
             FileNotFoundError: the object does not exist.
             FastRecordError: it has been replaced, or the store does not answer.
         """
-        return _where_it_works(_get, self, name, start, length, etag)
+        wanted: dict[str, Any] = {}
+        if start < 0:
+            wanted["range"] = {"suffix": -start}
+        elif length is not None:
+            wanted["range"] = (start, start + length)
+        elif start:
+            wanted["range"] = {"offset": start}
+        if etag is not None and not etag.startswith("W/"):
+            wanted["if_match"] = etag  # a weak one never matches
 
+        def ask() -> Answer:
+            obstore = _obstore()
+            try:
+                result = obstore.get(*_at(self, name), options=wanted)
+            except (obstore.exceptions.NotSupportedError, obstore.exceptions.GenericError) as err:
+                # Azure is not asked for last bytes. Other servers refuse to send more of them than there are.
+                if start >= 0 or status_of(err) not in (None, 416, 500):
+                    raise
+                size = obstore.head(*_at(self, name))["size"]
+                if not size:
+                    return Answer(b"", 0, None)
+                result = obstore.get(*_at(self, name), options=wanted | {"range": (max(0, size + start), size)})
+            answer = self._answer(name, result, start)
+            if etag is not None and answer.etag is not None and answer.etag != etag:
+                raise _replaced(self, name)
+            return answer
+
+        return _asked(self, name, ask)
+
+    def _answer(self, name: str, result: Any, start: int = 0) -> Answer:
+        data, (first, end) = result.bytes(), result.range
+        if len(data) != end - first or (start >= 0 and first != start):
+            raise ShortError(f"{len(data):,} bytes came of {end - first:,}")
+        if not start and "text/html" in result.attributes.get("Content-Type", "") and bytes(data[:1]) == b"<":
+            raise Code.STORE.error(f"{self.where(name)}: {NO_STORE.format('a web page')}")
+        return Answer(data, result.meta["size"], result.meta.get("e_tag"))
+
+    @_request
     def get_changed(self, name: str, etag: str | None) -> Answer | None:
         """Return an object, or None if it still has an ETag.
 
         Raises:
             FileNotFoundError, FastRecordError: as in `get`.
         """
-        return _where_it_works(_get_changed, self, name, etag)
 
+        def ask() -> Answer | None:
+            obstore = _obstore()
+            try:
+                known = {} if etag is None else {"if_none_match": etag}
+                return self._answer(name, obstore.get(*_at(self, name), options=known))
+            except obstore.exceptions.NotModifiedError:
+                return None
+
+        return _asked(self, name, ask)
+
+    @_request
     def download(
         self,
         name: str,
@@ -158,8 +234,10 @@ class RemoteFolder:
         Raises:
             FileNotFoundError, FastRecordError: as in `get`. OSError: the file cannot be written.
         """
-        return _where_it_works(_download, self, name, list(ranges), place, etag, gap, parallel)
+        copies = [partial(_copy, self, name, part, place, etag) for part in _parts(ranges, gap)]
+        return sum(at_once(*copies) if parallel and len(copies) > 1 else (copy() for copy in copies))
 
+    @_request
     def put(
         self,
         name: str,
@@ -180,7 +258,21 @@ class RemoteFolder:
             FileExistsError: it exists, or has been replaced by another, against `mode`.
             FastRecordError: the store does not answer.
         """
-        _where_it_works(_put, self, name, content, mode, parallel)
+        obstore, in_parts = _obstore(), isinstance(content, Path) and not self.url.is_web
+        if self.url.is_local:
+            os.makedirs(self.url.path, exist_ok=True)
+
+        def ask() -> None:
+            try:
+                with _local_condition(self, name, mode) as kind:
+                    at = _at(self, name, sending=in_parts)
+                    obstore.put(*at, content, mode=kind, chunk_size=PART, max_concurrency=parallel)
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+                raise FileExistsError(f"{self.where(name)}: another process has written it meanwhile") from None
+            except NotImplementedError:
+                raise Code.STORE.error(f"{self.where(name)}: this kind of store is only read") from None
+
+        _asked(self, name, ask)
 
     def footer(self, name: str, end: int) -> bytes | None:
         """Return the last page of a .frec file that ends at a byte; None if it is not there, or ends elsewhere."""
@@ -235,25 +327,49 @@ class RemoteFolder:
             return False
         return True
 
+    @_request
     def tree(self) -> tuple[list[str], list[tuple[str, int]]]:
         """Return the names of the folders in it, and the path and bytes of each object, those in folders below too.
 
         Raises:
             FastRecordError: there is no such bucket; the store does not answer.
         """
-        return _where_it_works(_tree, self)
 
+        def ask() -> tuple[list[str], list[tuple[str, int]]]:
+            prefix = _prefix(self)
+            folders = _obstore().list_with_delimiter(_opened(self), prefix)["common_prefixes"]
+            pages = _obstore().list(_opened(self), prefix, chunk_size=1000)
+            start = len(f"{prefix}/") if prefix else 0
+            return sorted(folder[start:] for folder in folders), [
+                found for page in pages for found in _inside(self, page)
+            ]
+
+        return _listed(self, ask)
+
+    @_request
     def list(self) -> list[tuple[str, int]]:
         """Return the name and bytes of each object in the folder, without those in folders below."""
-        return _where_it_works(_list, self)
 
+        def ask() -> list[tuple[str, int]]:
+            found = _obstore().list_with_delimiter(_opened(self), _prefix(self))
+            return sorted((as_name(name), size) for name, size in _inside(self, found["objects"]))
+
+        return _listed(self, ask)
+
+    @_request
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects.
 
         Raises:
             FastRecordError: the store does not answer; a note names the objects that are left.
         """
-        _where_it_works(_delete, self, list(names))
+        for number, name in enumerate(names):
+            try:
+                with suppress(FileNotFoundError):
+                    _asked(self, name, partial(_obstore().delete, *_at(self, name)))
+            except FastRecordError as error:
+                error.add_note(f"not deleted: {', '.join(map(self.where, names[number:]))}")
+                raise
 
     def file_url(self, name: str) -> Url:
         """Return the URL of a file in the folder, with all that opening it takes."""
@@ -274,27 +390,6 @@ def _options(url: Url, store: Store | None) -> dict[str, Any]:
 
 # The process whose obstore has threads.
 _process: int | None = None
-
-
-def _where_it_works(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function where Ctrl-C can end the wait, or in the helper process of a forked child."""
-    if is_forked():
-        from fastrecord.store.helper import helper
-
-        answer: _T = helper().call(_known, arguments[0] in _answered, function, *arguments)
-        _answered.add(arguments[0])
-        return answer
-    if threading.current_thread() is threading.main_thread():
-        # obstore looks for no signals.
-        return _beside_main(os.getpid()).submit(function, *arguments).result()
-    return function(*arguments)
-
-
-def _known(has_answered: bool, function: Callable[..., _T], store: RemoteFolder, *arguments: Any) -> _T:
-    """Call a function in a process that may not know whether the store has answered another one."""
-    if has_answered:
-        _answered.add(store)
-    return function(store, *arguments)
 
 
 def is_forked() -> bool:
@@ -460,61 +555,6 @@ def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:
     return _threads(os.getpid()).submit(function, *arguments)
 
 
-def _get(store: RemoteFolder, name: str, start: int, length: int | None, etag: str | None) -> Answer:
-    wanted: dict[str, Any] = {}
-    if start < 0:
-        wanted["range"] = {"suffix": -start}
-    elif length is not None:
-        wanted["range"] = (start, start + length)
-    elif start:
-        wanted["range"] = {"offset": start}
-    if etag is not None and not etag.startswith("W/"):
-        wanted["if_match"] = etag  # a weak one never matches
-
-    def ask() -> Answer:
-        obstore = _obstore()
-        try:
-            result = obstore.get(*_at(store, name), options=wanted)
-        except (obstore.exceptions.NotSupportedError, obstore.exceptions.GenericError) as err:
-            # Azure is not asked for last bytes. Other servers refuse to send more of them than there are.
-            if start >= 0 or status_of(err) not in (None, 416, 500):
-                raise
-            size = obstore.head(*_at(store, name))["size"]
-            if not size:
-                return Answer(b"", 0, None)
-            result = obstore.get(*_at(store, name), options=wanted | {"range": (max(0, size + start), size)})
-        data, meta = result.bytes(), result.meta
-        first, end = result.range
-        if len(data) != end - first or (start >= 0 and first != start):
-            raise ShortError(f"{len(data):,} bytes came of {end - first:,}")
-        if not start and "text/html" in result.attributes.get("Content-Type", "") and bytes(data[:1]) == b"<":
-            raise Code.STORE.error(f"{store.where(name)}: {NO_STORE.format('a web page')}")
-        found = meta.get("e_tag")
-        if etag is not None and found is not None and found != etag:
-            raise _replaced(store, name)
-        return Answer(data, meta["size"], found)
-
-    return _asked(store, name, ask)
-
-
-def _get_changed(store: RemoteFolder, name: str, etag: str | None) -> Answer | None:
-    if etag is None:
-        return _get(store, name, 0, None, None)
-
-    def ask() -> Answer | None:
-        obstore = _obstore()
-        try:
-            result = obstore.get(*_at(store, name), options={"if_none_match": etag})
-        except obstore.exceptions.NotModifiedError:
-            return None
-        data, meta = result.bytes(), result.meta
-        if len(data) != meta["size"]:
-            raise ShortError(f"{len(data):,} bytes came of {meta['size']:,}")
-        return Answer(data, meta["size"], meta.get("e_tag"))
-
-    return _asked(store, name, ask)
-
-
 # Stores that have answered a request.
 _answered: set[RemoteFolder] = set()
 
@@ -553,19 +593,6 @@ def _asked(store: RemoteFolder, name: str, ask: Callable[[], _T]) -> _T:
             return answer
 
 
-def _download(
-    store: RemoteFolder,
-    name: str,
-    ranges: Sequence[tuple[int, int]],
-    place: str,
-    etag: str | None,
-    gap: int,
-    parallel: bool,
-) -> int:
-    copies = [partial(_copy, store, name, part, place, etag) for part in _parts(ranges, gap)]
-    return sum(at_once(*copies) if parallel and len(copies) > 1 else (copy() for copy in copies))
-
-
 def _parts(ranges: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tuple[int, int]]]:
     """Yield the ranges that each request brings."""
     part: list[tuple[int, int]] = []
@@ -584,14 +611,14 @@ def _parts(ranges: Sequence[tuple[int, int]], gap: int) -> Iterator[list[tuple[i
         yield part
 
 
-def _copy(store: RemoteFolder, name: str, part: Sequence[tuple[int, int]], place: str, etag: str | None) -> int:
+def _copy(folder: RemoteFolder, name: str, part: Sequence[tuple[int, int]], place: str, etag: str | None) -> int:
     first, length = part[0][0], sum(part[-1]) - part[0][0]
     # Opened before the request: a copy that is late must not write to what a name stands for by then.
     descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        answer = _get(store, name, first, length, etag)
+        answer = folder.get(name, first, length, etag=etag)
         if len(answer.data) != length:
-            raise Code.STORE.error(f"{store.where(name)}: has only {answer.size:,} bytes: it has been cut short")
+            raise Code.STORE.error(f"{folder.where(name)}: has only {answer.size:,} bytes: it has been cut short")
         view = memoryview(answer.data)
         for start, size in part:
             # Large writes take a file system several times as long without it.
@@ -602,24 +629,6 @@ def _copy(store: RemoteFolder, name: str, part: Sequence[tuple[int, int]], place
         return length
     finally:
         os.close(descriptor)
-
-
-def _put(store: RemoteFolder, name: str, content: Any, mode: str | Mapping[str, str | None], parallel: int) -> None:
-    obstore, in_parts = _obstore(), isinstance(content, Path) and not store.url.is_web
-    if store.url.is_local:
-        os.makedirs(store.url.path, exist_ok=True)
-
-    def ask() -> None:
-        try:
-            with _local_condition(store, name, mode) as kind:
-                at = _at(store, name, sending=in_parts)
-                obstore.put(*at, content, mode=kind, chunk_size=PART, max_concurrency=parallel)
-        except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
-            raise FileExistsError(f"{store.where(name)}: another process has written it meanwhile") from None
-        except NotImplementedError:
-            raise Code.STORE.error(f"{store.where(name)}: this kind of store is only read") from None
-
-    _asked(store, name, ask)
 
 
 @contextmanager
@@ -636,25 +645,6 @@ def _local_condition(store: RemoteFolder, name: str, mode: str | Mapping[str, st
         yield "overwrite"
     finally:
         os.close(descriptor)
-
-
-def _list(store: RemoteFolder) -> list[tuple[str, int]]:
-    def ask() -> list[tuple[str, int]]:
-        found = _obstore().list_with_delimiter(_opened(store), _prefix(store))
-        return sorted((as_name(name), size) for name, size in _inside(store, found["objects"]))
-
-    return _listed(store, ask)
-
-
-def _tree(store: RemoteFolder) -> tuple[list[str], list[tuple[str, int]]]:
-    def ask() -> tuple[list[str], list[tuple[str, int]]]:
-        prefix = _prefix(store)
-        folders = _obstore().list_with_delimiter(_opened(store), prefix)["common_prefixes"]
-        pages = _obstore().list(_opened(store), prefix, chunk_size=1000)
-        start = len(f"{prefix}/") if prefix else 0
-        return sorted(folder[start:] for folder in folders), [found for page in pages for found in _inside(store, page)]
-
-    return _listed(store, ask)
 
 
 def _prefix(store: RemoteFolder) -> str | None:
@@ -679,16 +669,6 @@ def _listed(store: RemoteFolder, ask: Callable[[], _T]) -> _T:
         raise Code.STORE.error(
             f"{store.url}: a web server does not list its files: make the manifest where they are"
         ) from error
-
-
-def _delete(store: RemoteFolder, names: Sequence[str]) -> None:
-    for number, name in enumerate(names):
-        try:
-            with suppress(FileNotFoundError):
-                _asked(store, name, partial(_obstore().delete, *_at(store, name)))
-        except FastRecordError as error:
-            error.add_note(f"not deleted: {', '.join(map(store.where, names[number:]))}")
-            raise
 
 
 def _replaced(store: RemoteFolder, name: str) -> Exception:
