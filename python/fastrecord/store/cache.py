@@ -104,6 +104,7 @@ class Cache:
 
     Attributes:
         folder, limit: As given.
+        session: How often a process has found the cache without others.
 
     Raises:
         FastRecordError: the folder is something else. OSError: the system refuses it.
@@ -123,7 +124,7 @@ class Cache:
         self._recent: OrderedDict[_Key, CachedFile] = OrderedDict()
         self._traffic: dict[str, Traffic] = {}
         self._facts: dict[_Key, Facts] = {}
-        self._session = 0
+        self.session = 0
         self._change = self._holding = self._slot = -1
         if folder is None:
             return
@@ -150,7 +151,7 @@ class Cache:
                 self._sweep()
                 self._state[_SESSION] += 1
             lock(self._holding, _OPEN, shared=True)
-            self._session = int(self._state[_SESSION])
+            self.session = int(self._state[_SESSION])
             self._slot = self._take_slot()
 
     @property
@@ -172,10 +173,8 @@ class Cache:
             if found is None:
                 place = None if self.folder is None else os.path.join(self.folder, f"{name}.frec")
                 named, base = (place, None) if self.is_named else (None, place)
-                traffic = self.traffic(store)
-                about = named, self, traffic
                 facts = self._facts.setdefault(key, Facts()) if self.is_named else None
-                found = CachedFile(store, shard, *about, session=self._session, facts=facts, head=head, base=base)
+                found = CachedFile(store, shard, named, self, self.traffic(store), facts=facts, head=head, base=base)
                 self._files[key] = found
                 if named is not None:
                     self._places[named] = found
@@ -368,7 +367,7 @@ class Cache:
             else:
                 raise AssertionError
             if self.is_named and (answer is not None or together):
-                asked = b"%d %s" % (time.monotonic(), boot_id().strip())
+                asked = b"%d %s" % (time.monotonic(), boot_id())
                 body = b"%s %s\n" % (asked, (etag or "").encode()) + content
                 with self.explained(), contextlib.suppress(PermissionError):  # another user's, with the sticky bit
                     write_whole(path, b"%08x " % crc32c(body) + body)
@@ -388,7 +387,7 @@ class Cache:
         line, _, content = body.partition(b"\n")
         asked, boot, etag = line.split(b" ", 2)
         # Not by the time of day, which may be set back.
-        age = time.monotonic() - int(asked) if boot == boot_id().strip() else math.inf
+        age = time.monotonic() - int(asked) if boot == boot_id() else math.inf
         return etag.decode() or None, content, age
 
     @contextlib.contextmanager
@@ -430,7 +429,7 @@ class Cache:
         for place in sorted(places, key=self._wanted.__contains__):
             if self.used + size <= limit:
                 return True
-            freed = 0 if place in self._wanted else remove(place, self._session)
+            freed = 0 if place in self._wanted else remove(place, self.session)
             self._state[_USED] = max(0, self.used - freed)
             if not freed and (file := self._found(place)) is not None:
                 records = np.arange(file.shard.records)

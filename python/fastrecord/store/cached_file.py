@@ -42,25 +42,16 @@ from fastrecord.names import as_name
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
     BAD,
-    BUSY,
     COUNT,
     HERE,
-    MAGIC,
     ONCE,
     OPENING,
     Marks,
     ShardInfo,
-    charge,
-    etag_of,
     first_page,
-    is_checked,
     marks_of,
     open_file,
     open_shared,
-    set_charge,
-    set_checked,
-    set_etag,
-    set_session,
     write_whole,
 )
 from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
@@ -146,7 +137,13 @@ class Traffic:
 
 
 class Room(Protocol):
-    """Counts the bytes of all copies, and keeps them below a limit."""
+    """Counts the bytes of all copies, and keeps them below a limit.
+
+    Attributes:
+        session: The session of the cache: a process that opens a copy in it may use it until it ends.
+    """
+
+    session: int
 
     def reserve(self, size: int) -> None:
         """Make room for bytes that are to be written."""
@@ -160,6 +157,8 @@ class Room(Protocol):
 
 class _NoRoom:
     """Of a copy that counts nowhere."""
+
+    session = 0
 
     def reserve(self, size: int) -> None:
         """Do nothing."""
@@ -194,7 +193,6 @@ class CachedFile:
         place: The sparse file; None for one without a name, which is gone with this object.
         room: Where its bytes count.
         traffic: Counts what is brought and found.
-        session: The session of the cache; who opens a copy in it may use it until it ends.
         facts: What is known of it already.
         head: What has been read of it already.
         base: A copy in a cache that cannot be written to: its parts are taken from there.
@@ -213,13 +211,12 @@ class CachedFile:
         room: Room,
         traffic: Traffic,
         *,
-        session: int = 0,
         facts: Facts | None = None,
         head: Head | None = None,
         base: str | None = None,
     ) -> None:
         self.store, self.shard, self.place = store, shard, place
-        self._room, self._traffic, self._session = room, traffic, session
+        self._room, self._traffic = room, traffic
         self._head, self._base_place = head, base
         self._opening, self._lock = threading.Lock(), threading.RLock()
         self._turns = threading.Condition()
@@ -229,8 +226,6 @@ class CachedFile:
         self._reader: Reader | None = None
         self._marks: Marks | None = None
         self._base_marks: Marks | None = None
-        self._fields: list[str] = []
-        self._payload_fields: list[str] = []
         self._all_parts: dict[str, Numbers] = {}
         self._all_places: tuple[list[str], Numbers, Numbers, Numbers] | None = None
         self.facts = Facts() if facts is None else facts
@@ -255,8 +250,7 @@ class CachedFile:
     @property
     def payload_fields(self) -> list[str]:
         """The names of the fields whose values are payloads."""
-        self.open()
-        return self._payload_fields
+        return list(self._known_marks.payloads)
 
     @property
     def _known_marks(self) -> Marks:
@@ -330,19 +324,18 @@ class CachedFile:
         marks = self._known_marks
         self._touch()
         names = self._known(fields)
-        if columns := [name for name in names if not marks[self._field_mark(name)]]:
-            self._bring_columns(columns)
+        self._bring_columns([name for name in names if not marks.has_columns(name)])
         if payloads:
             every = np.arange(self.shard.records) if records is None else np.unique(records)
             for name in names:
-                if name in self._payload_fields:
-                    missing = every[marks[self._first_mark(name) + every] == 0]
+                if (here := marks.payloads.get(name)) is not None:
+                    missing = every[here[every] == 0]
                     if count:
-                        here = np.setdiff1d(every, missing, assume_unique=True)
-                        self._traffic.add(found=int(self.sizes([name])[here].sum()))
+                        found = np.setdiff1d(every, missing, assume_unique=True)
+                        self._traffic.add(found=int(self.sizes([name])[found].sum()))
                     if len(missing) and whole:
                         self._bring_runs(name, missing)
-                        missing = missing[marks[self._first_mark(name) + missing] == 0]
+                        missing = missing[here[missing] == 0]
                     if len(missing):
                         self._bring_payloads(name, missing, PAGE if tight else _GAP)
 
@@ -360,7 +353,7 @@ class CachedFile:
         with self._blamed():
             for name in self._known(fields):
                 sound = self._mend_columns(name)
-                if sound and payloads and name in self._payload_fields:
+                if sound and payloads and name in self.payload_fields:
                     sound = self._mend_payloads(name, every)
                 helps = helps or sound
         return helps
@@ -411,14 +404,14 @@ class CachedFile:
 
     def _mend_payloads(self, name: str, records: Numbers) -> bool:
         """Return whether it helps to read again, after payloads were brought again that were not right."""
-        marks, first, reader = self._known_marks, self._first_mark(name), self._open_reader()
+        marks, reader = self._known_marks.payloads[name], self._open_reader()
         records = records[damaged_payloads(reader, name, records)]
-        if len(records) and (marks[first + records] == BAD).all():
+        if len(records) and (marks[records] == BAD).all():
             return False
         parts = self._parts(name, records)
         with self._claim(merged(pairs_of(parts), 0)):
             # Not what others have given up, or mended, meanwhile.
-            here = np.flatnonzero(marks[first + records] == HERE)
+            here = np.flatnonzero(marks[records] == HERE)
             damaged = here[damaged_payloads(reader, name, records[here])]
             records, parts = records[damaged], parts[damaged]
             for _ in range(_ATTEMPTS):
@@ -439,7 +432,7 @@ class CachedFile:
                     )
                 records, parts = records[left], parts[left]
             with self._changing():
-                marks[first + records] = BAD
+                marks[records] = BAD
         return True
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
@@ -449,10 +442,9 @@ class CachedFile:
             return False
         every: Any = slice(None) if records is None else records
         for name in self._known(fields):
-            if not marks[self._field_mark(name)]:
+            if not marks.has_columns(name):
                 return False
-            first = self._first_mark(name)
-            if payloads and first and not marks[first : first + self.shard.records][every].all():
+            if payloads and name in marks.payloads and not marks.payloads[name][every].all():
                 return False
         return True
 
@@ -482,10 +474,9 @@ class CachedFile:
         if found is None:
             self.need(fields, None, payloads=False)
             found = np.zeros(self.shard.records, np.int64)
-            for name in self._known(fields):
-                if name in self._payload_fields:
-                    parts = self._every_part(name)
-                    found += parts[:, 1] + parts[:, 3]
+            for name in self._known_payloads(fields):
+                parts = self._every_part(name)
+                found += parts[:, 1] + parts[:, 3]
             self.facts.sizes[key] = found
         return found
 
@@ -497,43 +488,35 @@ class CachedFile:
         marks, size = self._known_marks, 0
         self._count(1)  # until they are free
         with self._changing():
-            for name in self._known(fields):
-                if name in self._payload_fields:
-                    gone = records[marks[self._first_mark(name) + records] != 0]
-                    marks[self._first_mark(name) + gone] = 0
-                    size += self._bytes_of(name, gone)
-            set_charge(marks, charge(marks) - size)
+            for name in self._known_payloads(fields):
+                gone = records[marks.payloads[name][records] != 0]
+                marks.payloads[name][gone] = 0
+                size += self._bytes_of(name, gone)
+            marks.charge -= size
         return size
 
     def free(self, fields: Sequence[str], records: Numbers) -> None:
         """Give back the space of payloads that are not marked as here."""
-        marks = self._known_marks
-        for name in self._known(fields):
-            if name in self._payload_fields and marks[self._field_mark(name)]:
+        for name in self._known_payloads(fields):
+            if self._known_marks.has_columns(name):
                 with self._claim(self._blocks(name, records)):
                     self._punch_unmarked(name, records)
         self._count(-1)
 
     def here(self, name: str) -> Numbers:
         """Return the records whose payloads of a field are here, int64 (N,)."""
-        return self._marked(self._known_marks, name)
-
-    def _marked(self, marks: Marks, name: str) -> Numbers:
-        first = self._first_mark(name)
-        # Of a copy: numpy refuses to look for what others change meanwhile.
-        return np.flatnonzero(marks[first : first + self.shard.records].copy())
+        return self._known_marks.here(name)
 
     @property
     def charge(self) -> int:
         """Bytes of the parts that are here, of what opening reads, and of columns."""
-        return charge(self._known_marks)
+        return self._known_marks.charge
 
     def all_here(self, fields: Sequence[str]) -> Numbers:
         """Return the records whose payloads of all fields are here, int64 (N,)."""
-        marks, found = self._known_marks, np.ones(self.shard.records, np.bool_)
-        for name in self._known(fields):
-            if first := self._first_mark(name):
-                found &= marks[first : first + self.shard.records] != 0
+        found = np.ones(self.shard.records, np.bool_)
+        for name in self._known_payloads(fields):
+            found &= self._known_marks.payloads[name] != 0
         return np.flatnonzero(found)
 
     def after_fork(self) -> None:
@@ -543,19 +526,14 @@ class CachedFile:
 
     def _known(self, fields: Sequence[str] | None) -> list[str]:
         """Return the fields that columns belong to; a reader reports names that do not exist."""
+        known = self._known_marks.fields
         if fields is None:
-            return self._fields
-        plain = dict.fromkeys(name if name in self._fields else name.rpartition(".")[0] for name in fields)
-        return [name for name in plain if name in self._fields]
+            return known
+        plain = dict.fromkeys(name if name in known else name.rpartition(".")[0] for name in fields)
+        return [name for name in plain if name in known]
 
-    def _field_mark(self, field: str) -> int:
-        return PAGE + self._fields.index(field)
-
-    def _first_mark(self, field: str) -> int:
-        """Return the place of the mark of record 0; 0 for a field without payloads."""
-        if field not in self._payload_fields:
-            return 0
-        return PAGE + len(self._fields) + self._payload_fields.index(field) * self.shard.records
+    def _known_payloads(self, fields: Sequence[str]) -> list[str]:
+        return [name for name in self._known(fields) if name in self._known_marks.payloads]
 
     def _touch(self) -> None:
         """Note when the copy was last used: changes through a mapping do not."""
@@ -603,9 +581,8 @@ class CachedFile:
         self._count(-1)
 
     def _count(self, change: int) -> None:
-        marks = self._known_marks
         with self._changing():
-            marks[BUSY] = min(255, max(0, int(marks[BUSY]) + change))
+            self._known_marks.busy += change
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -623,8 +600,8 @@ class CachedFile:
             return 0
         marks, size = self._known_marks, _bytes_of(parts)
         with self._changing():
-            marks[self._first_mark(name) + records] = value
-            set_charge(marks, charge(marks) + size)
+            marks.payloads[name][records] = value
+            marks.charge += size
         return size
 
     def _head_bytes(self) -> int:
@@ -672,7 +649,7 @@ class CachedFile:
                     nonlocal kept
                     content = self._bring_head()
                     write_whole(path, content)
-                    kept = charge(np.frombuffer(content[:PAGE], np.uint8))
+                    kept = self._marks_in(content).charge
 
                 self._once(partial(os.path.exists, path), bring)
                 self._use_named(path)
@@ -705,12 +682,9 @@ class CachedFile:
         """Open a copy that can only be read, if there is one."""
         if self._base_place is None:
             return
-        with suppress(OSError):
-            with os.fdopen(open_file(marks_of(self._base_place)), "rb") as file:
-                content = file.read()
-            if content.startswith(MAGIC):
-                self._base = open_file(self._base_place)
-                self._base_marks = np.frombuffer(content, np.uint8)
+        with suppress(OSError), os.fdopen(open_file(marks_of(self._base_place)), "rb") as file:
+            self._base_content = file.read()
+            self._base = open_file(self._base_place)
 
     def _tail(self) -> int:
         """Return how much of the end of the file is read at first."""
@@ -723,8 +697,8 @@ class CachedFile:
         os.ftruncate(self._descriptor, size)
         if size <= PAGE:
             raise self._other("it is shorter than a commit")
-        if self._base_marks is not None:
-            return self._base_head(self._base_marks)
+        if self._base >= 0:
+            return self._base_head()
         head, self._head = self._head or self._ask_head(), None
         here = [(0, len(head.first)), (size - len(head.tail), len(head.tail))]
         if crc32c(head.tail[-PAGE:-4]) != shard.footer_crc:
@@ -750,11 +724,10 @@ class CachedFile:
             self._within_tail(name, start) if columns[fields.index(name)] else bytes(shard.records)
             for name in payload_fields(reader)
         ]
-        page = first_page(shard, head.etag)
         found = [np.flatnonzero(np.frombuffer(marks, np.uint8)) for marks in payloads]
         counted = (self._bytes_of(name, part) for name, part in zip(payload_fields(reader), found, strict=True))
-        set_charge(page, self._head_bytes() + sum(counted))
-        return b"".join((page.tobytes(), columns.tobytes(), *payloads))
+        page = first_page(shard, head.etag, self._head_bytes() + sum(counted))
+        return b"".join((page, columns.tobytes(), *payloads))
 
     def _within_tail(self, name: str, start: int) -> bytes:
         """Return the marks of payloads: those are here that lie behind `start`, and those without a byte."""
@@ -765,7 +738,7 @@ class CachedFile:
             marks[np.delete(here, damaged_payloads(self._open_reader(), name, here))] = HERE
         return marks.tobytes()
 
-    def _base_head(self, marks: Marks) -> bytes:
+    def _base_head(self) -> bytes:
         """Take over all but the payloads of a copy that can only be read."""
         tail = self._tail()
         rest: Ranges = [(0, PAGE), (self.shard.bytes - tail, tail)]
@@ -773,12 +746,12 @@ class CachedFile:
         first, footer = (os.pread(self._base, PAGE, at) for at in (0, self.shard.bytes - PAGE))
         _, _, _, *others = commit_parts(self.where, first, footer, self.shard.bytes - PAGE)
         self._copy_base(others)
-        fields = list(self._open_reader().schema)
-        here = marks[: PAGE + len(fields)].copy()
-        for at, name in enumerate(fields):
-            if here[PAGE + at]:
+        base = self._base_marks = self._marks_in(self._base_content)
+        for name in base.fields:
+            if base.has_columns(name):
                 self._copy_base(field_parts(self._open_reader(), name))
-        return here.tobytes() + bytes(len(marks) - len(here))
+        here = self._base_content[: PAGE + len(base.fields)]
+        return here + bytes(len(self._base_content) - len(here))
 
     def _copy_base(self, ranges: Sequence[tuple[int, int]]) -> None:
         for offset, length in ranges:
@@ -798,41 +771,45 @@ class CachedFile:
             raise self._other("it changed while it was opened")
         return Head(bytes(first.data), bytes(last.data), first.etag, size)
 
-    def _use_marks(self, mapped: mmap.mmap) -> None:
+    def _marks_in(self, content: Any) -> Marks:
+        """Return the marks that some bytes hold.
+
+        Raises:
+            FastRecordError: they, or the copy, are damaged.
+        """
         try:
             reader = self._open_reader()
-            self._fields, self._payload_fields = list(reader.schema), payload_fields(reader)
+            return Marks(content, list(reader.schema), payload_fields(reader), self.shard.records)
+        except ValueError:
+            place = marks_of(self.place or self._base_place or "")
+            raise Code.CACHE.error(f"{place}: is not what this version writes: remove the cache's folder") from None
         except (CorruptFileError, FastRecordError) as error:
             # What comes from the store is compared before it is marked.
             raise Code.CACHE.error(f"{self.place}: the copy in the cache is damaged: remove it: {error}") from error
-        marks = np.frombuffer(mapped, np.uint8)
-        expected = PAGE + len(self._fields) + len(self._payload_fields) * self.shard.records
-        if len(marks) != expected or marks[: len(MAGIC)].tobytes() != MAGIC:
-            place = self.place or ""
-            raise Code.CACHE.error(f"{marks_of(place)}: is not what this version writes: remove the cache's folder")
-        marks[PAGE:][marks[PAGE:] == BAD] = 0  # the store may have it whole by now
-        set_session(marks, self._session)
-        self._once(partial(is_checked, marks), partial(self._check_again, marks))
+
+    def _use_marks(self, mapped: mmap.mmap) -> None:
+        marks = self._marks_in(mapped)
+        marks.open_in(self._room.session)
+        self._once(lambda: marks.is_checked, partial(self._check_again, marks))
         self._marks = marks
 
     def _check_again(self, marks: Marks) -> None:
         """Check all parts: the machine was started anew, and may have lost what was not on the disk."""
         reader = self._open_reader()
-        for name in self._fields:
-            first = self._first_mark(name)
-            here = self._marked(marks, name) if first else None
-            if not marks[self._field_mark(name)]:
+        for name in marks.fields:
+            if not marks.has_columns(name):
                 continue
+            payloads = marks.payloads.get(name, np.empty(0, np.uint8))
             try:
                 check_field(reader, name)
-                if here is not None:
-                    marks[first + here[damaged_payloads(reader, name, here)]] = 0
+                if len(payloads):
+                    here = marks.here(name)
+                    payloads[here[damaged_payloads(reader, name, here)]] = 0
             except CorruptFileError:
-                marks[self._field_mark(name)] = 0
-                if here is not None:
-                    marks[first + here] = 0
-        marks[BUSY] = max(1, int(marks[BUSY]))  # what was lost is cleared by the next session
-        set_checked(marks)
+                marks.mark_columns(name, 0)
+                payloads[:] = 0
+        marks.busy = max(1, marks.busy)  # what was lost is cleared by the next session
+        marks.set_checked()
 
     def clear(self, *, alone: bool) -> None:
         """Give back what killed processes had written without a mark, and count what is here again.
@@ -842,25 +819,24 @@ class CachedFile:
         Args:
             alone: Whether no other process uses the copy.
         """
-        marks, reader = self._known_marks, self._open_reader()
-        for name in self._payload_fields:
-            if marks[self._field_mark(name)]:  # without its columns none of it was brought
-                unmarked = np.flatnonzero(marks[self._first_mark(name) :][: self.shard.records] == 0)
+        marks = self._known_marks
+        for name, payloads in marks.payloads.items():
+            if marks.has_columns(name):  # without its columns none of it was brought
+                unmarked = np.flatnonzero(payloads == 0)
                 with nullcontext() if alone else self._claim(self._blocks(name, unmarked)):
                     self._punch_unmarked(name, unmarked)
         with self._changing():
             size = self._head_bytes()
-            for name in list(reader.schema):
-                if marks[self._field_mark(name)]:
-                    size += self._column_bytes(name)
-                    size += self._bytes_of(name, self.here(name)) if name in self._payload_fields else 0
-            set_charge(marks, size)
+            for name in filter(marks.has_columns, marks.fields):
+                size += self._column_bytes(name)
+                size += self._bytes_of(name, marks.here(name)) if name in marks.payloads else 0
+            marks.charge = size
             if alone:
-                marks[BUSY] = 0
+                marks.busy = 0
 
     def _punch_unmarked(self, name: str, records: Numbers) -> None:
         """Give back the blocks of payloads that are not here, unless something else that is here lies in them."""
-        gone = records[self._known_marks[self._first_mark(name) + records] == 0]
+        gone = records[self._known_marks.payloads[name][records] == 0]
         for offset, length in self._joined(pairs_of(self._parts(name, gone))):
             start, end = offset // PAGE * PAGE, -(-(offset + length) // PAGE) * PAGE
             if start < offset and self._is_used(start):
@@ -883,7 +859,7 @@ class CachedFile:
             return True
         starts, ends, places = self._places()
         first, last = np.searchsorted(ends, block, "right"), np.searchsorted(starts, block + PAGE, "left")
-        return bool(self._known_marks[places[first:last]].any())
+        return bool(self._known_marks.every[places[first:last]].any())
 
     def _joined(self, pairs: Numbers) -> Ranges:
         """Return the ranges of payloads: those with nothing but padding between them are one."""
@@ -903,16 +879,16 @@ class CachedFile:
         What is no payload has the mark of byte 0, which is not 0.
         """
         marks = self._known_marks
-        known = [name for name in self._payload_fields if marks[self._field_mark(name)]]
+        known = list(filter(marks.has_columns, marks.payloads))
         if self._all_places is None or self._all_places[0] != known:
             reader, end = self._open_reader(), self.shard.bytes - PAGE
             first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
             fixed = [(0, PAGE), (end, PAGE), *commit_parts(self.where, first, footer, end)[3:]]
-            fixed += [part for name in self._fields for part in field_parts(reader, name)]
+            fixed += [part for name in marks.fields for part in field_parts(reader, name)]
             rows = [np.array([(start, start + length, 0) for start, length in fixed], np.int64)]
             for name in known:
                 parts = self._parts(name, np.arange(self.shard.records))
-                numbers = self._first_mark(name) + np.arange(self.shard.records)
+                numbers = marks.places(name)
                 for start, length in (parts[:, :2].T, parts[:, 2:].T):
                     rows.append(np.stack([start, start + length, numbers], axis=1)[length > 0])
             table = np.concatenate(rows)
@@ -932,15 +908,15 @@ class CachedFile:
         marks, reader = self._known_marks, self._open_reader()
         for name in names:
             ranges = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
-            at, reserved, used = self._field_mark(name), self._column_bytes(name), 0
+            reserved, used = self._column_bytes(name), 0
             self._room.reserve(reserved)
             try:
                 with self._counted(), self._claim(ranges):
-                    if not marks[at]:  # else another process has brought it
+                    if not marks.has_columns(name):  # else another process has brought it
                         self._until_sound(ranges, partial(check_field, reader, name))
                         with self._changing():
-                            marks[at] = HERE
-                            set_charge(marks, charge(marks) + reserved)
+                            marks.mark_columns(name, HERE)
+                            marks.charge += reserved
                         used = reserved
             finally:
                 self._room.settle(reserved, used)
@@ -965,14 +941,14 @@ class CachedFile:
 
     def _bring_group(self, name: str, records: Numbers, parts: Numbers, gap: int, *, parallel: bool = False) -> None:
         """Bring payloads for which space is reserved; `parts` are those of `_parts`."""
-        marks, first = self._known_marks, self._first_mark(name)
+        marks = self._known_marks.payloads[name]
         reserved, used = _bytes_of(parts), 0
         try:
             with self._counted(), self._claim(merged(pairs_of(parts), gap)):
-                lacks = marks[first + records] == 0
+                lacks = marks[records] == 0
                 if self._base_marks is not None:
-                    used += self._take_base(name, records[lacks], parts[lacks])
-                    lacks = marks[first + records] == 0
+                    used += self._take_base(self._base_marks, name, records[lacks], parts[lacks])
+                    lacks = marks[records] == 0
                 records, parts = records[lacks], parts[lacks]
                 for _ in range(_ATTEMPTS):
                     if not len(records):
@@ -986,12 +962,9 @@ class CachedFile:
         finally:
             self._room.settle(reserved, used)
 
-    def _take_base(self, name: str, records: Numbers, parts: Numbers) -> int:
+    def _take_base(self, base: Marks, name: str, records: Numbers, parts: Numbers) -> int:
         """Copy payloads from a copy that can only be read; return their bytes."""
-        base, first = self._base_marks, self._first_mark(name)
-        if base is None:
-            return 0
-        there = base[first + records] == HERE
+        there = base.payloads[name][records] == HERE
         self._copy_base(merged(pairs_of(parts[there]), 0))
         # Its owner may have given them up since.
         return self._mark_sound(name, records[there], parts[there])[0]
@@ -1014,7 +987,7 @@ class CachedFile:
 
     def _download(self, ranges: Ranges, *, gap: int = 0, parallel: bool) -> None:
         marks = self._known_marks
-        etag = etag_of(marks)
+        etag = marks.etag
         try:
             self._fetch(ranges, etag, gap=gap, parallel=parallel)
         except FastRecordError as error:
@@ -1026,10 +999,10 @@ class CachedFile:
             if footer.etag == etag or footer.etag is None or bytes(footer.data) != here:
                 raise
             with self._lock:  # of threads that see it, one compares
-                if etag_of(marks) != footer.etag:
+                if marks.etag != footer.etag:
                     if not self._is_same(footer.etag):
                         raise
-                    set_etag(marks, footer.etag)
+                    marks.etag = footer.etag
             self._fetch(ranges, footer.etag, gap=gap, parallel=parallel)
 
     def _is_same(self, etag: str) -> bool:
@@ -1048,11 +1021,10 @@ class CachedFile:
         """Return the ranges of all parts that are here."""
         marks, reader, tail = self._known_marks, self._open_reader(), self._tail()
         pairs = [(0, PAGE), (self.shard.bytes - tail, tail)]
-        for name in self._fields:
-            if marks[self._field_mark(name)]:
-                pairs += field_parts(reader, name)
-                if name in self._payload_fields:
-                    pairs += pairs_of(self._parts(name, self.here(name))).tolist()
+        for name in filter(marks.has_columns, marks.fields):
+            pairs += field_parts(reader, name)
+            if name in marks.payloads:
+                pairs += pairs_of(self._parts(name, marks.here(name))).tolist()
         return merged(np.array(pairs, np.int64), 0)
 
     def _fetch(self, ranges: Ranges, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
@@ -1064,16 +1036,15 @@ class CachedFile:
 
     def _bring_runs(self, name: str, records: Numbers) -> None:
         """Bring the runs of bytes in which records lie; wait for those that other threads bring."""
-        marks = self._known_marks
+        marks = self._known_marks.payloads[name]
         if self.shard.records > _MOST_RECORDS:
             return
         runs = self._every_part(name)[:, 0] // _RUN
         wanted = np.zeros(int(runs.max()) + 1, np.bool_)
         wanted[runs[records]] = True
-        first = self._first_mark(name)
         with self._turns:
             coming = self._coming.setdefault(name, np.zeros(self.shard.records, np.bool_))
-            own = np.flatnonzero(wanted[runs] & (marks[first : first + self.shard.records] == 0) & ~coming)
+            own = np.flatnonzero(wanted[runs] & (marks == 0) & ~coming)
             coming[own] = True
         try:
             if len(own):

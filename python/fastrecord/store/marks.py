@@ -1,4 +1,4 @@
-"""The marks of a copy: a file beside it that says which parts of it are here.
+"""`Marks`: a file beside a copy that says which parts of it are here.
 
 One page about the copy, then a byte for each field, which stands for its columns, then for each field
 with payloads a byte for each record.
@@ -10,9 +10,11 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +24,112 @@ from fastrecord.errors import Code
 from fastrecord.store.locks import try_lock
 from fastrecord.store.requests import PAGE
 
-Marks = NDArray[np.uint8]
-
-MAGIC = b"frecparts1\n"
-# Places in the page: how many processes bring parts, or were killed when they did; the session in which
-# it was opened last; the boot of the machine after which it was checked; what the copy is of; the bytes of
-# the parts that are here.
-BUSY, _SESSION, _BOOT, _NUMBERS, _CHARGE = 16, slice(24, 32), slice(32, 80), slice(80, 112), slice(112, 120)
-_ETAG = slice(128, 640)
+_MAGIC = b"frecparts1\n"
+_BOOT_BYTES = 48
+# The page: how many processes bring parts, or were killed when they did; the session in which it was opened
+# last; the boot of the machine after which it was checked; what the copy is of; the bytes of the parts that
+# are here; the ETag of the object when it was brought.
+_ABOUT = np.dtype(
+    {
+        "names": ["magic", "busy", "session", "boot", "numbers", "charge", "etag"],
+        "formats": [f"S{len(_MAGIC)}", "u1", "<i8", f"S{_BOOT_BYTES}", "4<i8", "<i8", "S512"],
+        "offsets": [0, 16, 24, 32, 80, 112, 128],
+        "itemsize": PAGE,
+    }
+)
 # What a byte says: the part is here; it is here, but damaged in the store itself.
 HERE, BAD = 1, 2
 # Places of the copy that are locked, beyond all its bytes: while it is opened, or removed; while one process
 # does something for all; to count who brings parts. A part that is brought or freed is locked in its own place.
 OPENING, ONCE, COUNT = (1 << 62) + 1, (1 << 62) + 2, (1 << 62) + 3
+
+
+class Marks:
+    """The marks of an open copy. What is assigned to them is written.
+
+    Args:
+        content: The bytes of the file, or a mapping of it.
+        fields: The names of the fields.
+        payload_fields: Those of them whose values are payloads.
+        records: Records of the copy.
+
+    Attributes:
+        fields: As given.
+        payloads: Field with payloads -> a byte for each record, uint8 (records,).
+        every: All bytes; the first one is not 0.
+
+    Raises:
+        ValueError: the bytes are not such marks.
+    """
+
+    def __init__(self, content: Any, fields: Sequence[str], payload_fields: Sequence[str], records: int) -> None:
+        every, start = np.frombuffer(content, np.uint8), PAGE + len(fields)
+        if len(every) != start + len(payload_fields) * records or every[: len(_MAGIC)].tobytes() != _MAGIC:
+            raise ValueError("not marks of this version")
+        self.fields = list(fields)
+        self.every, self._first = every, start
+        self._about, self._columns = np.frombuffer(content, _ABOUT, 1)[0], every[PAGE:start]
+        self.payloads = dict(zip(payload_fields, every[start:].reshape(len(payload_fields), records), strict=True))
+        for marks in (self._columns, *self.payloads.values()) if every.flags.writeable else ():
+            marks[marks == BAD] = 0  # the store may have it whole by now
+
+    def has_columns(self, field: str) -> bool:
+        """Return whether the columns of a field are here."""
+        return bool(self._columns[self.fields.index(field)])
+
+    def mark_columns(self, field: str, value: int) -> None:
+        """Mark the columns of a field."""
+        self._columns[self.fields.index(field)] = value
+
+    def places(self, field: str) -> NDArray[np.int64]:
+        """Return where in `every` the marks of a field's payloads are, int64 (records,)."""
+        count = len(self.payloads[field])
+        return self._first + list(self.payloads).index(field) * count + np.arange(count)
+
+    def here(self, field: str) -> NDArray[np.int64]:
+        """Return the records whose payloads of a field are here, int64 (N,)."""
+        # Of a copy: numpy refuses to look for what others change meanwhile.
+        return np.flatnonzero(self.payloads[field].copy())
+
+    @property
+    def etag(self) -> str | None:
+        """The ETag of the object when it was brought."""
+        return self._about["etag"].decode() or None
+
+    @etag.setter
+    def etag(self, etag: str | None) -> None:
+        self._about["etag"] = (etag or "").encode()
+
+    @property
+    def charge(self) -> int:
+        """Bytes of the parts that are here."""
+        return int(self._about["charge"])
+
+    @charge.setter
+    def charge(self, size: int) -> None:
+        self._about["charge"] = size
+
+    @property
+    def busy(self) -> int:
+        """How many processes bring parts, or were killed when they did."""
+        return int(self._about["busy"])
+
+    @busy.setter
+    def busy(self, count: int) -> None:
+        self._about["busy"] = min(255, max(0, count))
+
+    def open_in(self, session: int) -> None:
+        """Note that a process of a session of the cache has opened the copy."""
+        self._about["session"] = max(session, int(self._about["session"]))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the copy was checked since the machine was started."""
+        return bool(self._about["boot"] == boot_id())
+
+    def set_checked(self) -> None:
+        """Note that it was."""
+        self._about["boot"] = boot_id()
 
 
 @dataclass(frozen=True)
@@ -49,56 +144,18 @@ class ShardInfo:
     footer_crc: int
 
 
-def first_page(shard: ShardInfo, etag: str | None) -> Marks:
-    """Return the page about a new copy."""
-    page = np.zeros(PAGE, np.uint8)
-    page[: len(MAGIC)] = np.frombuffer(MAGIC, np.uint8)
-    page[_NUMBERS] = np.array([shard.records, shard.bytes, shard.commit, shard.footer_crc], "<i8").view(np.uint8)
-    set_etag(page, etag)
-    set_checked(page)
-    return page
-
-
-def etag_of(marks: Marks) -> str | None:
-    """Return the ETag of the object when it was brought."""
-    return marks[_ETAG].tobytes().rstrip(b"\0").decode() or None
-
-
-def set_etag(marks: Marks, etag: str | None) -> None:
-    """Note the ETag."""
-    marks[_ETAG] = np.frombuffer((etag or "").encode()[:512].ljust(512, b"\0"), np.uint8)
-
-
-def is_checked(marks: Marks) -> bool:
-    """Return whether the copy was checked since the machine was started."""
-    return marks[_BOOT].tobytes() == boot_id()
-
-
-def set_checked(marks: Marks) -> None:
-    """Note that it was."""
-    marks[_BOOT] = np.frombuffer(boot_id(), np.uint8)
-
-
-def set_session(marks: Marks, session: int) -> None:
-    """Note that a process of a session of the cache has opened the copy."""
-    last = max(session, int(np.frombuffer(marks[_SESSION].tobytes(), "<i8")[0]))
-    marks[_SESSION] = np.array([last], "<i8").view(np.uint8)
-
-
-def charge(marks: Marks) -> int:
-    """Return the bytes of the parts that are here."""
-    return int(marks[_CHARGE].view("<i8")[0])
-
-
-def set_charge(marks: Marks, size: int) -> None:
-    """Note them."""
-    marks[_CHARGE] = np.array([size], "<i8").view(np.uint8)
+def first_page(shard: ShardInfo, etag: str | None, size: int) -> bytes:
+    """Return the page about a new copy, of which so many bytes are here."""
+    page = np.zeros(1, _ABOUT)
+    numbers = (shard.records, shard.bytes, shard.commit, shard.footer_crc)
+    page[0] = (_MAGIC, 0, 0, boot_id(), numbers, size, (etag or "").encode())
+    return page.tobytes()
 
 
 def charge_of(place: str) -> int:
     """Return the bytes of the parts of a copy that are here; 0 if it has no marks."""
     page = _page(place)
-    return 0 if page is None else charge(np.frombuffer(page, np.uint8))
+    return 0 if page is None else int(page["charge"])
 
 
 def marks_of(place: str) -> str:
@@ -111,7 +168,7 @@ def info_of(place: str) -> ShardInfo | None:
     page = _page(place)
     if page is None:
         return None
-    records, size, commit, crc = np.frombuffer(page[_NUMBERS], "<i8").tolist()
+    records, size, commit, crc = page["numbers"].tolist()
     name = os.path.basename(place)
     return ShardInfo(name, name.partition("-")[0], commit, records, size, crc)
 
@@ -119,7 +176,7 @@ def info_of(place: str) -> ShardInfo | None:
 def is_busy(place: str) -> bool:
     """Return whether a process brings parts of a copy, or was killed when it did."""
     page = _page(place)
-    return page is not None and page[BUSY] != 0
+    return page is not None and bool(page["busy"])
 
 
 def remove(place: str, session: int) -> int:
@@ -135,7 +192,7 @@ def remove(place: str, session: int) -> int:
         if not try_lock(descriptor, OPENING):
             return 0
         page = _page(place)
-        if page is not None and np.frombuffer(page[_SESSION], "<i8")[0] == session:
+        if page is not None and page["session"] == session:
             return 0
         try:
             for path in (marks_of(place), place):
@@ -143,7 +200,7 @@ def remove(place: str, session: int) -> int:
                     os.unlink(path)
         except OSError:
             return 0  # another user's, or a folder
-        return 0 if page is None else charge(np.frombuffer(page, np.uint8))
+        return 0 if page is None else int(page["charge"])
     finally:
         os.close(descriptor)
 
@@ -209,20 +266,20 @@ def write_whole(path: str, content: bytes) -> None:
         raise
 
 
-def _page(place: str) -> bytes | None:
+def _page(place: str) -> Any:
+    """Return the page about a copy; None if it has none."""
     with suppress(OSError, FastRecordError), os.fdopen(open_file(marks_of(place)), "rb") as file:
         page = file.read(PAGE)
-        if page.startswith(MAGIC) and len(page) == PAGE:
-            return page
+        if page.startswith(_MAGIC) and len(page) == PAGE:
+            return np.frombuffer(page, _ABOUT)[0]
     return None
 
 
 @cache
 def boot_id() -> bytes:
     """Return what names this start of the machine."""
-    size = _BOOT.stop - _BOOT.start
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().strip()[:size].ljust(size, b"\0")
+            return file.read().strip()[:_BOOT_BYTES]
     except OSError:
-        return b"unknown".ljust(size, b"\0")
+        return b"unknown"
