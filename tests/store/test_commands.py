@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.store import passing
-from fastrecord.store.passing import Passing
+from fastrecord.store import streamed_file
+from fastrecord.store.streamed_file import StreamedFile
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good, run
 from tests.support.machines.stores import Fault, Server, serving
@@ -108,9 +108,9 @@ def test_verify_keeps_only_a_window_of_a_file(
 ) -> None:
     path = next(write_shards(tmp_path / "large", shards=1, each=200).glob("*.frec"))
     url = environment.put("large.frec", path)
-    monkeypatch.setattr(passing, "_WINDOW", 300_000)
+    monkeypatch.setattr(streamed_file, "_WINDOW", 300_000)
     taken: list[int] = []
-    with Passing.of(url) as file, fr.Reader(path) as reader:
+    with StreamedFile.of(url) as file, fr.Reader(path) as reader:
         place = file._file.fileno()
         report = file.verify(lambda *_: taken.append(os.fstat(place).st_blocks * 512))
         assert report == reader.verify()

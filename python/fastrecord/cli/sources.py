@@ -121,10 +121,10 @@ def opened_file(path: str) -> Iterator[Reader]:
         FileNotFoundError: it does not exist. CorruptFileError: it is damaged.
     """
     if is_url(path):
-        from fastrecord.store.passing import Passing
+        from fastrecord.store.streamed_file import StreamedFile
 
-        with Passing.of(path) as passing:
-            yield passing.reader
+        with StreamedFile.of(path) as streamed:
+            yield streamed.reader
         return
     with Reader(path) as reader:
         yield reader

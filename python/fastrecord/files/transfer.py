@@ -18,12 +18,12 @@ from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.manifest import Manifest, ShardEntry
 from fastrecord.errors import Code
 from fastrecord.files.publish.local import LocalSet, footer_checksum
-from fastrecord.files.publish.remote import ATTEMPTS, ON_THE_WAY, RemoteSet, send
+from fastrecord.files.publish.remote import ON_THE_WAY, RemoteSet, send
 from fastrecord.files.publish.shards import Show, no_manifest
 from fastrecord.files.publish.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
-from fastrecord.store.requests import PARALLEL, RemoteFolder
+from fastrecord.store.requests import ATTEMPTS, PARALLEL, RemoteFolder, asked_until_good
 from fastrecord.store.store import Store
 from fastrecord.store.threads import Threads
 
@@ -181,7 +181,8 @@ def _refuse_other(dst: str, before: Manifest, manifest: Manifest) -> None:
 def _fetch(remote: RemoteFolder, name: str, staging: Staging, entry: ShardEntry | None = None) -> int:
     """Bring a file, and compare all that a reader uses of it with its checksums; return its bytes."""
     about, path = remote.get(name, 0, 1), staging.path
-    for attempt in range(1, ATTEMPTS + 1):
+
+    def ask() -> None:
         with open(path, "wb") as file:
             file.truncate(about.size)
             try:
@@ -190,13 +191,13 @@ def _fetch(remote: RemoteFolder, name: str, staging: Staging, entry: ShardEntry 
             except OSError as err:
                 err.filename = err.filename or staging.given
                 raise
-        try:
-            _refuse_damaged(path, remote.where(name), entry)
-            break
-        except CorruptFileError as error:
-            if attempt == ATTEMPTS:
-                error.add_note(f"{ATTEMPTS} times: the object itself is damaged, or {ON_THE_WAY}")
-                raise
+        _refuse_damaged(path, remote.where(name), entry)
+
+    try:
+        asked_until_good(ask)
+    except CorruptFileError as error:
+        error.add_note(f"{ATTEMPTS} times: the object itself is damaged, or {ON_THE_WAY}")
+        raise
     return about.size
 
 

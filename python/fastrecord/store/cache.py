@@ -159,6 +159,10 @@ class Cache:
         """Whether copies stay when this process ends."""
         return self._change >= 0
 
+    def unnamed(self) -> Cache:
+        """Return a cache for a copy that cannot have a name in this one, and counts nowhere."""
+        return Cache(None)
+
     def file(self, store: RemoteFolder, shard: ShardInfo, head: Head | None = None) -> CachedFile:
         """Return the copy of a shard: the same object for the same store and content.
 

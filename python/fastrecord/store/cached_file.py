@@ -16,10 +16,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -55,7 +55,10 @@ from fastrecord.store.marks import (
     write_whole,
 )
 from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
-from fastrecord.store.requests import PAGE, PART, RemoteFolder, at_once, is_forked, submit
+from fastrecord.store.requests import ATTEMPTS, PAGE, PART, RemoteFolder, asked_until_good, at_once, is_forked, submit
+
+if TYPE_CHECKING:
+    from fastrecord.store.cache import Cache
 
 # What is read from the end of a file at first: its columns, if it is not large.
 _TAIL = 64 << 10
@@ -71,8 +74,6 @@ _MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of m
 _MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
 # Ranges that are compared at once.
 _MOST_PORTION = 1000
-# A part whose checksum differs is asked for again so many times.
-_ATTEMPTS = 3
 _TOUCH_SECONDS = 5.0
 # Seconds between two looks whether all parts are here.
 _LOOK_SECONDS = 0.05
@@ -136,41 +137,6 @@ class Traffic:
         self._lock = threading.Lock()
 
 
-class Room(Protocol):
-    """Counts the bytes of all copies, and keeps them below a limit.
-
-    Attributes:
-        session: The session of the cache: a process that opens a copy in it may use it until it ends.
-    """
-
-    session: int
-
-    def reserve(self, size: int) -> None:
-        """Make room for bytes that are to be written."""
-
-    def settle(self, reserved: int, kept: int) -> None:
-        """End a reservation, or a part of it: the copy counts the bytes that are kept."""
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Have what the system refuses meanwhile say what the copy is a part of."""
-
-
-class _NoRoom:
-    """Of a copy that counts nowhere."""
-
-    session = 0
-
-    def reserve(self, size: int) -> None:
-        """Do nothing."""
-
-    def settle(self, reserved: int, kept: int) -> None:
-        """Do nothing."""
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return nullcontext()
-
-
 class Facts:
     """What is known of a copy, whether it is open or not.
 
@@ -208,7 +174,7 @@ class CachedFile:
         store: RemoteFolder,
         shard: ShardInfo,
         place: str | None,
-        room: Room,
+        room: Cache,
         traffic: Traffic,
         *,
         facts: Facts | None = None,
@@ -267,7 +233,12 @@ class CachedFile:
                     while not (self.place is None or self.open_here()):
                         self._begin(self.place)
                 except PermissionError:  # another user's: it is used as it is, and counts nowhere
-                    self._base_place, self.place, self.facts, self._room = self.place, None, Facts(), _NoRoom()
+                    self._base_place, self.place, self.facts, self._room = (
+                        self.place,
+                        None,
+                        Facts(),
+                        self._room.unnamed(),
+                    )
                 if not self.is_open:
                     self._open_unnamed()
         return self.place if self.place is not None else f"/proc/self/fd/{self._descriptor}"
@@ -309,35 +280,23 @@ class CachedFile:
             CorruptFileError: a column is damaged in the store.
         """
         with self._room.explained():
-            self._need(fields, records, payloads=payloads, whole=whole, count=count, tight=tight)
-
-    def _need(
-        self,
-        fields: Sequence[str] | None,
-        records: Numbers | None,
-        *,
-        payloads: bool,
-        whole: bool,
-        count: bool,
-        tight: bool,
-    ) -> None:
-        marks = self._known_marks
-        self._touch()
-        names = self._known(fields)
-        self._bring_columns([name for name in names if not marks.has_columns(name)])
-        if payloads:
-            every = np.arange(self.shard.records) if records is None else np.unique(records)
-            for name in names:
-                if (here := marks.payloads.get(name)) is not None:
-                    missing = every[here[every] == 0]
-                    if count:
-                        found = np.setdiff1d(every, missing, assume_unique=True)
-                        self._traffic.add(found=int(self.sizes([name])[found].sum()))
-                    if len(missing) and whole:
-                        self._bring_runs(name, missing)
-                        missing = missing[here[missing] == 0]
-                    if len(missing):
-                        self._bring_payloads(name, missing, PAGE if tight else _GAP)
+            marks = self._known_marks
+            self._touch()
+            names = self._known(fields)
+            self._bring_columns([name for name in names if not marks.has_columns(name)])
+            if payloads:
+                every = np.arange(self.shard.records) if records is None else np.unique(records)
+                for name in names:
+                    if (here := marks.payloads.get(name)) is not None:
+                        missing = every[here[every] == 0]
+                        if count:
+                            found = np.setdiff1d(every, missing, assume_unique=True)
+                            self._traffic.add(found=int(self.sizes([name])[found].sum()))
+                        if len(missing) and whole:
+                            self._bring_runs(name, missing)
+                            missing = missing[here[missing] == 0]
+                        if len(missing):
+                            self._bring_payloads(name, missing, PAGE if tight else _GAP)
 
     def mend(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Bring parts again that are marked as here, but differ from their checksums: others changed the copy.
@@ -413,26 +372,16 @@ class CachedFile:
             # Not what others have given up, or mended, meanwhile.
             here = np.flatnonzero(marks[records] == HERE)
             damaged = here[damaged_payloads(reader, name, records[here])]
-            records, parts = records[damaged], parts[damaged]
-            for _ in range(_ATTEMPTS):
-                if not len(records):
-                    break
-                self._download(self._joined(pairs_of(parts)), parallel=True)
-                left = damaged_payloads(reader, name, records)
-                mended = np.delete(records, left)
-                if len(mended):
-                    _log.warning(
-                        "%s: %d values of %s, such as of record %d, were brought again, as the copy here was damaged, "
-                        "%s: check the disk",
-                        self.where,
-                        len(mended),
-                        name,
-                        mended[0],
-                        self.place,
-                    )
-                records, parts = records[left], parts[left]
+            records = records[damaged]
+            left = self._download_sound(name, records, parts[damaged])
+            if len(mended := np.delete(records, left)):
+                _log.warning(
+                    "%s: %d values of %s, such as of record %d, were brought again, as the copy here was damaged, "
+                    "%s: check the disk",
+                    *(self.where, len(mended), name, mended[0], self.place),
+                )
             with self._changing():
-                marks[records] = BAD
+                marks[records[left]] = BAD
         return True
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
@@ -950,40 +899,42 @@ class CachedFile:
                     used += self._take_base(self._base_marks, name, records[lacks], parts[lacks])
                     lacks = marks[records] == 0
                 records, parts = records[lacks], parts[lacks]
-                for _ in range(_ATTEMPTS):
-                    if not len(records):
-                        break
-                    self._download(self._joined(pairs_of(parts)), gap=gap, parallel=parallel)
-                    marked, damaged = self._mark_sound(name, records, parts)
-                    used += marked
-                    records, parts = records[damaged], parts[damaged]
+                bad = self._download_sound(name, records, parts, gap=gap, parallel=parallel)
+                used += self._mark(name, np.delete(records, bad), np.delete(parts, bad, axis=0), HERE)
                 # What is damaged in the store itself is reported by who reads it, by record.
-                used += self._mark(name, records, parts, BAD)
+                used += self._mark(name, records[bad], parts[bad], BAD)
         finally:
             self._room.settle(reserved, used)
 
     def _take_base(self, base: Marks, name: str, records: Numbers, parts: Numbers) -> int:
         """Copy payloads from a copy that can only be read; return their bytes."""
         there = base.payloads[name][records] == HERE
-        self._copy_base(merged(pairs_of(parts[there]), 0))
+        records, parts = records[there], parts[there]
+        self._copy_base(merged(pairs_of(parts), 0))
         # Its owner may have given them up since.
-        return self._mark_sound(name, records[there], parts[there])[0]
-
-    def _mark_sound(self, name: str, records: Numbers, parts: Numbers) -> tuple[int, Numbers]:
-        """Mark payloads as here whose checksums are right; return their bytes, and positions of the others."""
-        damaged = damaged_payloads(self._open_reader(), name, records)
-        return self._mark(name, np.delete(records, damaged), np.delete(parts, damaged, axis=0), HERE), damaged
+        bad = damaged_payloads(self._open_reader(), name, records)
+        return self._mark(name, np.delete(records, bad), np.delete(parts, bad, axis=0), HERE)
 
     def _until_sound(self, ranges: Ranges, check: Callable[[], Any]) -> None:
         """Download, and again if a checksum differs: a proxy may have damaged it."""
-        for attempt in range(1, _ATTEMPTS + 1):
+
+        def ask() -> None:
             self._download(ranges, parallel=True)
-            try:
-                check()
-                return
-            except CorruptFileError:
-                if attempt == _ATTEMPTS:
-                    raise
+            check()
+
+        asked_until_good(ask)
+
+    def _download_sound(
+        self, name: str, records: Numbers, parts: Numbers, *, gap: int = 0, parallel: bool = True
+    ) -> Numbers:
+        """Download payloads, and again if checksums differ; return the positions of those that do each time."""
+        left = np.arange(len(records))
+        for _ in range(ATTEMPTS):
+            if not len(left):
+                break
+            self._download(self._joined(pairs_of(parts[left])), gap=gap, parallel=parallel)
+            left = left[damaged_payloads(self._open_reader(), name, records[left])]
+        return left
 
     def _download(self, ranges: Ranges, *, gap: int = 0, parallel: bool) -> None:
         marks = self._known_marks

@@ -63,7 +63,7 @@ _ENDPOINTS = ("endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url")
 # Options of obstore's client, which stand beside those of the store.
 _CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "root_certificate", "user_agent")
 # What differs from its checksum is asked for so many times.
-_ATTEMPTS = 3
+ATTEMPTS = 3
 # The longest pause between two attempts, in seconds.
 _LONGEST_PAUSE = 15.0
 # For how long a connection that cannot be made is tried again to a store that has never answered: perhaps there is
@@ -82,7 +82,7 @@ def _request(method: Callable[Concatenate[RemoteFolder, _P], _T]) -> Callable[Co
     """Have a method run where Ctrl-C can end the wait, or in the helper process of a forked child."""
 
     @wraps(method)
-    def run(folder: RemoteFolder, *args: _P.args, **options: _P.kwargs) -> _T:
+    def run(folder: RemoteFolder, /, *args: _P.args, **options: _P.kwargs) -> _T:
         if is_forked():
             from fastrecord.store.helper import helper
 
@@ -544,7 +544,7 @@ def asked_until_good(ask: Callable[[], _T]) -> _T:
     Raises:
         CorruptFileError: they differ each time.
     """
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(ATTEMPTS - 1):
         with suppress(CorruptFileError):
             return ask()
     return ask()

@@ -1,4 +1,4 @@
-"""`Passing`: a file in an object store that is read in passing: nothing of it is kept.
+"""`StreamedFile`: a file in an object store that is read once: nothing of it is kept.
 
 What opening reads, and the columns, lie in a sparse file without a name. Payloads come in windows
 and their space is given back, so that a file of any size takes little room.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self
 
@@ -31,17 +30,16 @@ from fastrecord.errors import Code
 from fastrecord.names import as_name
 from fastrecord.store.cached_file import Head, Here
 from fastrecord.store.ranges import Numbers, Ranges, merged, pairs_of
-from fastrecord.store.requests import PAGE, RemoteFolder, submit
+from fastrecord.store.requests import ATTEMPTS, PAGE, RemoteFolder
 from fastrecord.store.store import Store
+from fastrecord.store.threads import in_order
 
-# Bytes of payloads that are brought at once; twice as many are here at a time.
+# Bytes of payloads that are brought at once; three times as many are here at a time.
 _WINDOW = 32 << 20
 # Records whose payloads are looked up at once.
 _RUN = 1 << 17
 # Gaps that are read too.
 _GAP = PAGE
-# What differs from its checksum is asked for again so many times.
-_ATTEMPTS = 3
 # As many errors as `Reader.verify` lists.
 _MOST_ERRORS = 1000
 
@@ -49,7 +47,7 @@ _MOST_ERRORS = 1000
 _Parts = dict[str, tuple[Numbers, Numbers]]
 
 
-class Passing:
+class StreamedFile:
     """A file of which only the head is here; a context manager.
 
     Opening takes two requests, or three if the directory is not within the last 64 KiB.
@@ -119,14 +117,16 @@ class Passing:
         report = _Report(self.reader)
         fields = self._bring_columns(report)
         payloads = set(payload_fields(self.reader))
-        ahead: tuple[_Parts, Future[None]] | None = None
-        for window in self._windows([name for name in fields if name in payloads], report):
-            coming = window, submit(self._bring_missing, _ranges(window.values(), _GAP))
-            if ahead is not None:
-                self._check(*ahead, report, progress, keep=deep)
-            ahead = coming
-        if ahead is not None:
-            self._check(*ahead, report, progress, keep=deep)
+
+        def bring(window: _Parts) -> _Parts:
+            self._bring_missing(_ranges(window.values(), _GAP))
+            return window
+
+        windows = self._windows([name for name in fields if name in payloads], report)
+        for window in in_order(bring, windows, 1, "fastrecord-verify"):
+            self._check(window, report, keep=deep)
+            if progress is not None:
+                progress(report.bytes, self._size)
         return self.reader.verify(deep=True) if deep else report.to_dict()
 
     def _bring(self, ranges: Ranges) -> None:
@@ -146,12 +146,12 @@ class Passing:
 
     def _is_whole(self, name: str, ranges: Ranges, report: _Report) -> bool:
         """Return whether a field's columns are whole, and bring those again that are not."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 check_field(self.reader, name)
                 return True
             except CorruptFileError as error:
-                if attempt == _ATTEMPTS:
+                if attempt == ATTEMPTS:
                     report.note(str(error))
                     return False
             self._bring(ranges)
@@ -185,20 +185,11 @@ class Passing:
                 report.note(str(error), record, name)
         return np.array(good, np.int64), np.concatenate(rows)
 
-    def _check(
-        self,
-        window: _Parts,
-        coming: Future[None],
-        report: _Report,
-        progress: Callable[[int, int], object] | None,
-        *,
-        keep: bool,
-    ) -> None:
+    def _check(self, window: _Parts, report: _Report, *, keep: bool) -> None:
         """Check the payloads of a window, and give their space back."""
-        coming.result()
         for name, (records, parts) in window.items():
             damaged = damaged_payloads(self.reader, name, records)
-            for _ in range(1, _ATTEMPTS):
+            for _ in range(1, ATTEMPTS):
                 if len(damaged):
                     self._bring(_ranges([(records, parts[damaged])], _GAP))
                     damaged = damaged[damaged_payloads(self.reader, name, records[damaged])]
@@ -211,8 +202,6 @@ class Passing:
                 if end > first:
                     with suppress(OSError):  # a file system without holes keeps the space
                         punch_hole(self._file.fileno(), first, end - first)
-        if progress is not None:
-            progress(report.bytes, self._size)
 
 
 class _Report:
