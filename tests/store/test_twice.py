@@ -6,6 +6,7 @@ import gc
 import pickle
 import zlib
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,11 @@ def read_snapshots(opened: Opened) -> Values:
     yield from again
 
 
+def read_in_threads(opened: Opened) -> Values:
+    with ThreadPoolExecutor(3) as threads:
+        yield from threads.map(lambda dataset: digest([*fr.FastRecordLoader(dataset, 4, image=CROP)]), [opened()] * 3)
+
+
 def read_two_at_once(opened: Opened) -> Values:
     loaders = [fr.FastRecordLoader(opened(), 4, image=CROP) for _ in range(2)]
     for pair in zip(*loaders, strict=True):
@@ -130,7 +136,7 @@ def read_two_at_once(opened: Opened) -> Values:
 
 USES = [
     read_samples, read_fields, read_columns, read_loader, read_loader_of_arrays, read_batches, read_workers, read_views,
-    read_joined, read_mixed, read_pickled, read_snapshots, read_two_at_once,
+    read_joined, read_mixed, read_pickled, read_snapshots, read_in_threads, read_two_at_once,
 ]  # fmt: skip
 
 
@@ -178,3 +184,14 @@ def test_what_was_read_is_read_again(use: Callable[[Opened], Values], opened: Op
     assert all_of(use, lambda **_: next(the_same)) == expected
     kept.clear()
     assert all_of(use, opened) == expected
+
+
+def test_a_data_set_that_was_closed_is_opened_again(opened: Opened, local: Path) -> None:
+    expected = all_of(read_loader, lambda **more: fr.FastRecordDataset(local, **more))
+    for _ in range(3):
+        dataset = opened()
+        loader = fr.FastRecordLoader(dataset, 4, image=CROP)
+        assert len([*loader]) == len(loader)
+        loader.close()
+        dataset.close()
+    assert all_of(read_loader, opened) == expected
