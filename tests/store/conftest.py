@@ -46,6 +46,11 @@ def write_shards(folder: Path, *, shards: int = SHARDS, each: int = EACH) -> Pat
     return folder
 
 
+def data_of(url: str, server: Server, cache: Path | None = None, size: int | str | None = None) -> fr.FastRecordDataset:
+    """Open the values of a data set in the store."""
+    return fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache, size))
+
+
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[Server]:
     with started() as server:

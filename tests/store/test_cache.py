@@ -21,7 +21,7 @@ import fastrecord as fr
 from fastrecord._core import crc32c
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache
-from tests.store.conftest import BYTES, Data, assert_once, payload
+from tests.store.conftest import BYTES, Data, assert_once, data_of, payload
 from tests.support.machines.stores import Server
 
 # The number of a user that is not this process's: "nobody" of root; a process of another user cannot become one.
@@ -150,7 +150,7 @@ def test_the_next_start_clears_what_a_killed_process_has_left(server: Server, st
     marks.write_bytes(content)
     (cache / f"{'0' * 32}-1-00000000.frec").write_bytes(b"a head that never came")
     before = _taken(cache)
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=cache))
+    dataset = data_of(stored.url, server, cache)
     assert len(list(cache.glob("*.frec"))) == 3
     assert _taken(cache) < before - 30 * BYTES
     assert [dataset[i]["data"] for i in range(40)] == [stored.payload(i) for i in range(40)]
@@ -164,7 +164,7 @@ def test_after_a_new_start_of_the_machine_parts_are_checked_again(server: Server
         with marks.with_suffix("").open("r+b") as file:  # not all pages had reached the disk
             file.seek(4096 * 3)
             file.write(bytes(4096 * 20))
-    dataset = fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=cache))
+    dataset = data_of(stored.url, server, cache)
     assert [dataset[i]["data"] for i in range(stored.total)] == [stored.payload(i) for i in range(stored.total)]
 
 
@@ -219,9 +219,7 @@ def test_a_limit_is_kept_by_several_processes(server: Server, stored: Data, tmp_
 
 
 def test_a_limit_that_is_too_small_is_an_error(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache", cache_size="100KB")
-    )
+    dataset = data_of(stored.url, server, tmp_path / "cache", "100KB")
     with pytest.raises(fr.FastRecordError, match=r"cache_size=100,000 bytes are too few.*FR212"):
         dataset.__getitems__(np.arange(10))
     with pytest.raises(ValueError, match="cache_size"):
@@ -290,10 +288,7 @@ def test_processes_of_a_node_ask_for_each_byte_once(
 
 
 def test_two_caches_of_one_process_are_apart(server: Server, stored: Data, tmp_path: Path) -> None:
-    sets = [
-        fr.FastRecordDataset(stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / name))
-        for name in "ab"
-    ]
+    sets = [data_of(stored.url, server, tmp_path / name) for name in "ab"]
     for dataset in sets:
         assert dataset[3]["data"] == stored.payload(3)
     assert len(list((tmp_path / "a").glob("*.frec"))) == len(list((tmp_path / "b").glob("*.frec"))) == 1

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import fastrecord as fr
 from fastrecord.store import requests
 from fastrecord.store.requests import RemoteFolder
-from tests.store.conftest import SCHEMA, Data, payload, write_shards
+from tests.store.conftest import SCHEMA, Data, data_of, payload, write_shards
 from tests.support.commands import failed
 from tests.support.machines.stores import Fault, Request, Server, serving
 from tests.torture.experiment import ROOT
@@ -34,9 +34,7 @@ def _data(request: Request) -> bool:
 @pytest.mark.parametrize("kind", ["503", "cut", "short", "flip"])
 def test_faults_of_some_answers_are_retried(server: Server, stored: Data, tmp_path: Path, kind: str) -> None:
     server.faults.append(Fault(kind, 2, _data))
-    dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
-    )
+    dataset = data_of(stored.url, server, tmp_path / "cache")
     assert [dataset[i]["data"] for i in range(0, stored.total, 10)] == [
         stored.payload(i) for i in range(0, stored.total, 10)
     ]
@@ -246,18 +244,14 @@ def test_what_does_not_exist_or_is_refused_is_named(server: Server, stored: Data
 
 
 def test_a_shard_that_vanishes_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
-    )
+    dataset = data_of(stored.url, server, tmp_path / "cache")
     server.faults.append(Fault("404", 100))
     with pytest.raises(FileNotFoundError, match=r"train-00002-of-00003\.frec"):
         dataset[100]
 
 
 def test_another_etag_is_an_error_and_never_a_mixture(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
-    )
+    dataset = data_of(stored.url, server, tmp_path / "cache")
     assert dataset[0]["data"] == stored.payload(0)
     server.faults.append(Fault("etag", 1, _data))
     with pytest.raises(fr.FastRecordError, match=r"train-00000-of-00003.frec: has been replaced.*FR205"):
@@ -267,7 +261,7 @@ def test_another_etag_is_an_error_and_never_a_mixture(server: Server, stored: Da
 def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server: Server, tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "again", shards=1)
     url = server.put_folder("again", folder)
-    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
+    dataset = data_of(url, server, tmp_path / "cache")
     assert dataset[0]["data"] == payload(0)
     path = next(folder.glob("*.frec"))
     with fr.Writer(tmp_path / "other.frec", SCHEMA) as writer:
@@ -280,7 +274,7 @@ def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server:
     assert dataset[1]["data"] == payload(1)
     server.put(f"again/{path.name}", tmp_path / "other.frec")
     with pytest.raises(fr.FastRecordError, match="FR205"):
-        fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "new"))
+        data_of(url, server, tmp_path / "new")
 
 
 @pytest.mark.parametrize("read", [(5,), (4, 5, 6)])
@@ -311,7 +305,7 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
     content[at + 100] ^= 1
     path.write_bytes(content)
     url = server.put_folder("damaged", folder)
-    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
+    dataset = data_of(url, server, tmp_path / "cache")
     assert dataset[6]["data"] == payload(6)
     with pytest.raises(fr.errors.CorruptFileError, match=r"s3://bucket/damaged/train-.*record 7.*FR302"):
         dataset[7]
@@ -361,9 +355,7 @@ def test_a_manifest_that_is_damaged_on_its_way_is_asked_for_again(
     store = fr.Store(server.options)
     for use in (
         lambda: fr.FastRecordDataset(stored.url, fields=("data",), store=store),
-        lambda: fr.FastRecordDataset(
-            stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
-        ),
+        lambda: data_of(stored.url, server, tmp_path / "cache"),
         lambda: fr.files.check_manifest(stored.url, store=store),
         lambda: fr.files.copy(stored.url, tmp_path / "copy", store=store),
     ):

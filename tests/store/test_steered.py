@@ -22,7 +22,7 @@ from fastrecord.loader.steered import can_steer
 from fastrecord.store import ranks
 from fastrecord.store.cache import Cache
 from fastrecord.store.plan_executor import PlanExecutor
-from tests.store.conftest import Data
+from tests.store.conftest import Data, data_of
 from tests.support.machines.stores import Fault, Request, Server
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "other": fr.bytes_()})
@@ -54,9 +54,7 @@ def stored(running_server: Server, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _dataset(server: Server, stored: Data, cache: Path, limit: int = _LIMIT) -> fr.FastRecordDataset:
-    return fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=cache, cache_size=limit)
-    )
+    return data_of(stored.url, server, cache, limit)
 
 
 def _sampler(dataset: fr.FastRecordDataset, shuffle: bool | fr.Blocks) -> fr.FastRecordBatchSampler:
@@ -207,9 +205,7 @@ def test_a_cache_with_room_for_all_shards_has_them_brought_in_large_runs(
 
 def test_an_epoch_of_few_records_brings_these_alone(server: Server, stored: Data, tmp_path: Path) -> None:
     records = list(range(3, _TOTAL, 16))
-    dataset = fr.FastRecordDataset(
-        stored.url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache")
-    ).subset(records)
+    dataset = data_of(stored.url, server, tmp_path / "cache").subset(records)
     loader = fr.FastRecordLoader(dataset, batch_sampler=_sampler(dataset, True))
     assert sorted(_epoch(loader)) == records
     assert dataset.selection.shards.sources[0].traffic()[0] == _KEPT + int(_SIZES[records].sum())

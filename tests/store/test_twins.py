@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
-from tests.store.conftest import EACH, payload, write_shards
+from tests.store.conftest import EACH, data_of, payload, write_shards
 from tests.support.machines.stores import Server
 
 NAME = "train-00000-of-00001.frec"
@@ -68,7 +68,7 @@ def test_a_twin_put_over_an_open_object_is_an_error_and_never_a_mixture(
 ) -> None:
     one, two = twins
     url = server.put_folder("over", one)
-    dataset = fr.FastRecordDataset(url, fields=("data",), store=fr.Store(server.options, cache=tmp_path / "cache"))
+    dataset = data_of(url, server, tmp_path / "cache")
     assert dataset[0]["data"] == payload(0)
     server.put(f"over/{NAME}", two / NAME)
     for record in range(1, EACH + MORE):

@@ -20,6 +20,7 @@ from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
+from fastrecord.store.shard_info import ShardInfo
 
 NAME: Final = "dataset.json"
 _FORMAT, _VERSION = "fastrecord-dataset", 1
@@ -32,25 +33,13 @@ _BAD_NAME = re.compile(r"[/\\\x00\n]")
 
 
 @dataclass(frozen=True, slots=True)
-class ShardEntry:
+class ShardEntry(ShardInfo):
     """One shard, as a manifest names it.
 
     Attributes:
-        name: Its file name in the folder of the manifest.
-        file_id: Its id, 32 hexadecimal digits.
-        commit: The commit that belongs to the data set; later ones do not.
-        records: Its records at that commit.
-        bytes: Its bytes up to the end of that commit.
-        footer_crc: CRC-32C of the footer: the last 4,096 of them, without its own checksum at the end.
         classes: Its class names, position = label, or None.
     """
 
-    name: str
-    file_id: str
-    commit: int
-    records: int
-    bytes: int
-    footer_crc: int
     classes: list[str] | None
 
 

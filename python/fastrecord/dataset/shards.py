@@ -196,8 +196,7 @@ def open_remote(source: CachedFolder, name: str) -> tuple[ShardEntry, Reader, Sh
         commit. FastRecordError: the store does not answer.
     """
     supply = source.examine(name)
-    shard = supply.shard
-    about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
+    about = supply.shard.about
     reader = open_shard(as_name(source.folder.where(name)), "mmap", False, *about, supply)
     return ShardEntry(name, *about, class_names(reader)), reader, supply
 

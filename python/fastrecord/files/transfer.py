@@ -17,7 +17,7 @@ from typing import Any
 from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.manifest import Manifest, ShardEntry
 from fastrecord.errors import Code
-from fastrecord.files.publish.local import LocalSet, footer_checksum
+from fastrecord.files.publish.local import LocalSet
 from fastrecord.files.publish.remote import ON_THE_WAY, RemoteSet, send
 from fastrecord.files.publish.shards import Show, no_manifest
 from fastrecord.files.publish.staging import Staging
@@ -204,13 +204,8 @@ def _fetch(remote: RemoteFolder, name: str, staging: Staging, entry: ShardEntry 
 def _refuse_damaged(path: str, where: str, entry: ShardEntry | None = None) -> None:
     """Refuse a file at a path that differs from its checksums, or from a shard; `where` is its name for people."""
     with Reader(path) as reader:
-        found = reader.file_id, reader.commit, reader.nbytes
-        if entry is not None and (*found, footer_checksum(path, reader.nbytes)) != (
-            entry.file_id,
-            entry.commit,
-            entry.bytes,
-            entry.footer_crc,
-        ):
+        found = reader.file_id, reader.commit, len(reader), reader.nbytes, reader.footer_crc
+        if entry is not None and found != entry.about:
             raise Code.REPLACED.error(
                 f"{where}: is not the shard that the manifest names: `fastrecord manifest` renews it"
             )

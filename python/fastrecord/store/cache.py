@@ -35,7 +35,6 @@ from fastrecord.store.cached_file import CachedFile, Facts, Head, Traffic
 from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
     NEW,
-    ShardInfo,
     boot_id,
     charge_of,
     info_of,
@@ -46,6 +45,7 @@ from fastrecord.store.marks import (
     write_whole,
 )
 from fastrecord.store.requests import PAGE, RemoteFolder
+from fastrecord.store.shard_info import ShardInfo
 from fastrecord.store.threads import start
 
 _STATE = "fastrecord-cache"

@@ -47,7 +47,6 @@ from fastrecord.store.marks import (
     ONCE,
     OPENING,
     Marks,
-    ShardInfo,
     first_page,
     marks_of,
     open_file,
@@ -56,6 +55,7 @@ from fastrecord.store.marks import (
 )
 from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
 from fastrecord.store.requests import ATTEMPTS, PAGE, PART, RemoteFolder, asked_until_good, at_once, is_forked, submit
+from fastrecord.store.shard_info import ShardInfo
 
 if TYPE_CHECKING:
     from fastrecord.store.cache import Cache
@@ -91,14 +91,20 @@ class Head:
     size: int
 
     @classmethod
-    def ask(cls, store: RemoteFolder, name: str) -> Self:
-        """Read the first page and the end of a file of which nothing is known, side by side.
+    def ask(cls, store: RemoteFolder, name: str, start: int = -_TAIL, length: int | None = None) -> Self:
+        """Read the first page and the end of a file, side by side.
+
+        Args:
+            store: The folder.
+            name: The file.
+            start: Where the end begins, as for `RemoteFolder.get`.
+            length: Its bytes, likewise.
 
         Raises:
             FileNotFoundError: it does not exist. FastRecordError: the store does not answer; the
                 file changed meanwhile.
         """
-        first, last = at_once(partial(store.get, name, 0, PAGE), partial(store.get, name, -tail_bytes(0)))
+        first, last = at_once(partial(store.get, name, 0, PAGE), partial(store.get, name, start, length))
         if first.etag != last.etag:
             raise Code.REPLACED.error(f"{store.where(name)}: changed while it was opened: open it again")
         return cls(bytes(first.data), bytes(last.data), last.etag, last.size)
@@ -648,7 +654,10 @@ class CachedFile:
             raise self._other("it is shorter than a commit")
         if self._base >= 0:
             return self._base_head()
-        head, self._head = self._head or self._ask_head(), None
+        tail = self._tail()
+        head, self._head = self._head or Head.ask(self.store, shard.name, size - tail, tail), None
+        if head.size < size:
+            raise self._other(f"it has {head.size:,} bytes, not {size:,}")
         here = [(0, len(head.first)), (size - len(head.tail), len(head.tail))]
         if crc32c(head.tail[-PAGE:-4]) != shard.footer_crc:
             raise self._other("its footer is another")
@@ -709,16 +718,6 @@ class CachedFile:
                 if not done:
                     raise self._other("its copy in the cache is shorter")
                 offset, length = offset + done, length - done
-
-    def _ask_head(self) -> Head:
-        """Read the first page and the end of the file, side by side."""
-        name, size, tail = self.shard.name, self.shard.bytes, self._tail()
-        first, last = at_once(partial(self.store.get, name, 0, PAGE), partial(self.store.get, name, size - tail, tail))
-        if last.size < size or len(last.data) != tail:
-            raise self._other(f"it has {last.size:,} bytes, not {size:,}")
-        if first.etag != last.etag:
-            raise self._other("it changed while it was opened")
-        return Head(bytes(first.data), bytes(last.data), first.etag, size)
 
     def _marks_in(self, content: Any) -> Marks:
         """Return the marks that some bytes hold.
@@ -849,8 +848,7 @@ class CachedFile:
     def _open_reader(self) -> Reader:
         if self._reader is None:
             shard, here = self.shard, Here(self.place or f"/proc/self/fd/{self._descriptor}")
-            about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
-            self._reader = open_shard(self.where, "mmap", False, *about, here)
+            self._reader = open_shard(self.where, "mmap", False, *shard.about, here)
         return self._reader
 
     def _bring_columns(self, names: Sequence[str]) -> None:

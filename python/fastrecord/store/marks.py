@@ -12,7 +12,6 @@ import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.store.locks import try_lock
 from fastrecord.store.requests import PAGE
+from fastrecord.store.shard_info import ShardInfo
 
 _MAGIC = b"frecparts1\n"
 _BOOT_BYTES = 48
@@ -130,18 +130,6 @@ class Marks:
     def set_checked(self) -> None:
         """Note that it was."""
         self._about["boot"] = boot_id()
-
-
-@dataclass(frozen=True)
-class ShardInfo:
-    """What is known of a file before it is opened: a row of a manifest."""
-
-    name: str
-    file_id: str
-    commit: int
-    records: int
-    bytes: int
-    footer_crc: int
 
 
 def first_page(shard: ShardInfo, etag: str | None, size: int) -> bytes:

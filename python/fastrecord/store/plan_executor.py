@@ -6,8 +6,6 @@ Knows neither stores nor caches: a `Place` brings and gives up.
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
@@ -17,14 +15,12 @@ from numpy.typing import NDArray
 
 from fastrecord.ending import join_at_exit
 from fastrecord.store.plan import Decision
-from fastrecord.store.threads import start
+from fastrecord.store.threads import Threads, start
 
 # Seconds between two looks at the progress of the ranks, which may be other processes.
 _PAUSE = 0.005
 # Seconds to wait for threads that are bringing something when it is closed.
 _PATIENCE = 1.0
-# Threads without which nothing comes: one that follows, one that brings.
-_NEEDED = 2
 
 
 class Place(Protocol):
@@ -69,35 +65,25 @@ class PlanExecutor:
     ) -> None:
         self._decisions, self._place, self._steps, self._reached = decisions, place, steps, reached
         self._changed = threading.Condition()
-        # Steps of the decisions whose units are not all here yet, ascending; and of those to begin.
+        # Steps of the decisions whose units are not all here yet, ascending; and how many are being brought.
         self._open: list[int] = []
-        self._queue: deque[Decision] = deque()
+        self._running = 0
         # Every decision before this step has been executed, but for those that are open.
         self._front = -1
         self._error: BaseException | None = None
         self._over = False
         self._room = parallel
-        self._threads = [threading.Thread(target=self._follow, name="fastrecord-ahead", daemon=True)]
-        self._threads += [
-            threading.Thread(target=self._bring, name=f"fastrecord-bring-{number}", daemon=True)
-            for number in range(parallel)
-        ]
+        self._follower = threading.Thread(target=self._follow, name="fastrecord-ahead", daemon=True)
+        self._threads = Threads(parallel, "fastrecord-bring")
 
     def start(self) -> Self:
         """Start the threads; a process at its limit of threads or memory brings with fewer.
 
         Raises:
-            RuntimeError: there is none to bring anything (FR103).
+            RuntimeError: none can be started (FR103).
         """
-        for number, thread in enumerate(self._threads):
-            join_at_exit(thread)
-            try:
-                start(thread)
-            except RuntimeError:
-                if number < _NEEDED:
-                    self.close()
-                    raise
-                break
+        join_at_exit(self._follower)
+        start(self._follower)
         return self
 
     def wait(self, step: int) -> None:
@@ -137,10 +123,12 @@ class PlanExecutor:
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        end = time.monotonic() + _PATIENCE
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, end - time.monotonic()))
+        self._threads.close()
+        if threading.current_thread() is not self._follower:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running, _PATIENCE)
+            if self._follower.is_alive():
+                self._follower.join(_PATIENCE)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -173,8 +161,9 @@ class PlanExecutor:
                 with self._changed:
                     if len(decision.bring):
                         self._open.append(decision.step)
-                        self._queue.append(decision)
                     self._go_on(decision.step + 1)
+                if len(decision.bring):
+                    self._threads.submit(self._bring, decision)
             with self._changed:
                 self._go_on(1 << 62)  # the plan has an end
         except BaseException as error:  # noqa: BLE001  the loader raises it
@@ -198,20 +187,18 @@ class PlanExecutor:
                 self._changed.wait(_PAUSE)
             return False
 
-    def _bring(self) -> None:
-        """Bring the units of one decision after the other."""
-        while True:
-            with self._changed:
-                while not self._queue and not self._over:
-                    self._changed.wait()
-                if self._over:
-                    return
-                decision = self._queue.popleft()
-            try:
-                self._place.bring(decision.bring)
-            except BaseException as error:  # noqa: BLE001  the loader raises it
-                self._fail(error)
+    def _bring(self, decision: Decision) -> None:
+        """Bring the units of a decision."""
+        with self._changed:
+            if self._over:
                 return
-            with self._changed:
+            self._running += 1
+        try:
+            self._place.bring(decision.bring)
+        except BaseException as error:  # noqa: BLE001  the loader raises it
+            self._fail(error)
+        with self._changed:
+            self._running -= 1
+            if not self._error:
                 self._open.remove(decision.step)
-                self._go_on(self._front)
+            self._go_on(self._front)

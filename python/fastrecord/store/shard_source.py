@@ -17,8 +17,8 @@ from fastrecord.names import as_name
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
 from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
-from fastrecord.store.marks import ShardInfo
 from fastrecord.store.requests import RemoteFolder, asked_until_good
+from fastrecord.store.shard_info import ShardInfo
 from fastrecord.store.store import Store
 
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
@@ -207,8 +207,7 @@ class ShardSource:
         """Return what `side_kinds` does, and bring only these records for it."""
         _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
         shard, where = self.shard, self.source.folder.where(self.shard.name)
-        about = (shard.file_id, shard.commit, shard.records, shard.bytes, shard.footer_crc)
-        with open_shard(as_name(where), "mmap", False, *about, Here(self.open())) as reader:
+        with open_shard(as_name(where), "mmap", False, *shard.about, Here(self.open())) as reader:
             return side_kinds(reader, field, records)
 
     def __reduce__(self) -> tuple[Any, ...]:
