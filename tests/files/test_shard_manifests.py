@@ -174,7 +174,7 @@ def test_a_failed_pack_names_nothing(source: Path, out: Path) -> None:
 KILLED = """
 import os, signal, sys
 import fastrecord as fr
-from fastrecord.files import staging
+from fastrecord.files.publish import staging
 at, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 steps = 0
 def step(*_):

@@ -256,7 +256,7 @@ def check_manifest(
     manifest = place.read()
     if manifest is None:
         raise no_manifest(place.where)
-    names, entries = place.names(), manifest.entries()
+    names, entries = place.names() if place.lists else [], manifest.entries()
     results = place.open([entry.name for entry in entries], progress)
     findings: list[ManifestFinding] = []
     for entry, result in zip(entries, results, strict=True):

@@ -2,7 +2,7 @@
 
 A file of which only parts are here is a sparse file with the bytes of those parts in their places,
 so the core reads it like any other (`cached_file`). `ShardSource` brings what a reader is about to read.
-A `Plan` says from a sampler's order what to bring and what to give up (`plan`); threads do it (`ahead`).
+A `Plan` says from a sampler's order what to bring and what to give up (`plan`); threads do it (`plan_executor`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ class LocalSet:
 
     Attributes:
         where: The folder, absolute.
+        lists: Whether `names` finds files.
     """
+
+    lists = True
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.where = os.path.abspath(os.path.expanduser(os.fspath(folder)))

@@ -25,10 +25,11 @@ class RemoteSet:
     Attributes:
         folder: The folder.
         where: Its URL.
+        lists: Whether `names` finds files; a web server lists nothing.
     """
 
     def __init__(self, folder: RemoteFolder) -> None:
-        self.folder, self.where = folder, folder.url
+        self.folder, self.where, self.lists = folder, folder.url, not folder.url.is_web
         self._etag: str | None = None
 
     @classmethod
@@ -84,9 +85,12 @@ class RemoteSet:
             ) from None
 
     def names(self) -> list[str]:
-        """Return the names of the .frec files, sorted; none of a web server, which lists nothing."""
-        files = [] if self.folder.url.is_web else self.folder.list()
-        return [name for name, _ in files if name.endswith(".frec")]
+        """Return the names of the .frec files, sorted.
+
+        Raises:
+            FastRecordError: the store does not answer, or is a web server, which lists nothing.
+        """
+        return [name for name, _ in self.folder.list() if name.endswith(".frec")]
 
     def open(self, names: Sequence[str], show: Show | None = None) -> Iterator[Result]:
         """Open shards side by side, none of them for longer than it takes; yield in order."""
