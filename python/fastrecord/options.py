@@ -225,6 +225,18 @@ class _Value(click.types.StringParamType):
             self.fail(f"{value!r} is not {words(self._hint)}", param, ctx)
 
 
+class _Size(click.types.StringParamType):
+    """Bytes: 500MB, 4GiB or a plain number."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        try:
+            return byte_count(param.opts[0] if param else "size", value)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+
 class _PathOrUrl(click.Path):
     """A path, or a URL, whose secrets and store options are hidden in it."""
 
@@ -269,7 +281,7 @@ def _options(
     elif name in _REPEATED:
         more |= {"multiple": True, "type": _Value([str])}
     elif name.endswith("_size") and int in kinds and default is None:
-        more |= {"metavar": "SIZE", "callback": lambda _, param, value: _size(param, value)}
+        more["type"] = _Size()
     elif any(isinstance(origin, type) and issubclass(origin, os.PathLike) for origin in origins):
         more |= {"type": path_type, "metavar": more["metavar"] or "PATH"}
     else:
@@ -283,14 +295,6 @@ def _options(
 def _sentence(text: str) -> str:
     text = text.strip().rstrip(";.")
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _size(param: click.Parameter, value: str | None) -> int | None:
-    """Return the bytes of `500MB`, `4GiB` or a plain number."""
-    try:
-        return None if value is None else byte_count(param.opts[0], value)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

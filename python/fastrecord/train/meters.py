@@ -8,10 +8,10 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -255,7 +255,7 @@ def val_line(epoch: int, metrics: Metrics, seconds: float, *, skipped: int) -> s
     )
 
 
-class MetricsFile:
+class MetricsFile(AbstractContextManager["MetricsFile"]):
     """A file of JSON objects, one a line; every line except possibly the last is whole.
 
     Args:
@@ -286,15 +286,8 @@ class MetricsFile:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
