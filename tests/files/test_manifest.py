@@ -242,7 +242,7 @@ ENTRIES = st.lists(
     ),
     min_size=1,
     max_size=8,
-    unique_by=lambda entry: entry.name,
+    unique_by=(lambda entry: entry.name, lambda entry: entry.file_id),
 )
 
 
