@@ -114,76 +114,50 @@ def _cache_text(plan: CacheEstimate) -> list[str]:
 
 
 def _text(plan: Plan) -> Iterator[str]:
-    for part in (_about, _parts, _demands, _ways, _verdict):
-        yield from part(plan)
-        if part is not _verdict:
-            yield ""
-
-
-def _about(plan: Plan) -> list[str]:
-    setup = plan.setup
-    name = plan.gpu or "GPU"
+    setup, step = plan.setup, plan.step
     nodes = "1 node" if setup.nodes == 1 else f"{setup.nodes} nodes"
     kind = f", {plan.precision}" if plan.precision else ""
-    lines = [
-        f"{setup.gpus} x {name} on {nodes}{kind}, batch {setup.batch} ({setup.gpus * setup.batch:,} in all)",
+    images = setup.gpus * setup.batch
+    yield f"{setup.gpus} x {plan.gpu or 'GPU'} on {nodes}{kind}, batch {setup.batch} ({images:,} in all)"
+    yield (
         f"{setup.images:,.0f} images, stored as {plan.stored}: {size_text(setup.image_bytes)} each, "
-        f"{size_text(plan.page_cache)} in all",
+        f"{size_text(plan.page_cache)} in all"
+    )
+    yield (
         f"expected: {plan.images_per_second:,.0f} images/s, an epoch in {time_text(plan.epoch_seconds)}, "
-        f"{setup.epochs} epochs in {time_text(plan.run_seconds)}",
-    ]
+        f"{setup.epochs} epochs in {time_text(plan.run_seconds)}"
+    )
     if plan.cached:
-        lines.append(
+        yield (
             f"the first epoch: {plan.first_epoch_images_per_second:,.0f} images/s; the page cache answers "
             f"{100 * plan.cached:.0f} % of the reads of the last one"
         )
-    return lines
-
-
-def _parts(plan: Plan) -> list[str]:
-    """Return a step's parts; they run at the same time, and the slowest one counts."""
-    step, images = plan.step, plan.setup.gpus * plan.setup.batch
-    rows = [
+    yield from ("", f"{'part of a step, all at the same time':<40}{'ms':>9}  {'images/s':>10}")
+    for name, seconds in (
         ("GPUs: compute and exposed all-reduce", step.gpu),
         ("storage: bytes/s", step.storage),
         ("storage: read operations/s", step.operations),
         ("decoding", step.decode),
-    ]
-    lines = [f"{'part of a step, all at the same time':<40}{'ms':>9}  {'images/s':>10}"]
-    for name, seconds in rows:
+    ):
         rate = f"{1000 * seconds:>9.1f}  {images / seconds:>10,.0f}" if seconds else f"{'-':>9}  {'unlimited':>10}"
-        lines.append(f"{name:<40}{rate}")
-    lines.append(
+        yield f"{name:<40}{rate}"
+    yield (
         f"all-reduce: {1000 * step.allreduce:.1f} ms ({1000 * step.exposed:.1f} ms exposed, "
         f"{100 * plan.allreduce_share:.1f} % of the step)"
     )
-    return lines
-
-
-def _demands(plan: Plan) -> list[str]:
-    return [
-        f"storage, to keep the GPUs busy: {size_text(plan.storage_needed)}/s, {plan.operations_needed:,.0f} reads/s",
-        f"storage, read on average: {size_text(plan.storage_read)}/s, {plan.operations_read:,.0f} reads/s",
-        f"page cache of a node that holds everything: {size_text(plan.page_cache)}",
-    ]
-
-
-def _ways(plan: Plan) -> list[str]:
+    needed, read = size_text(plan.storage_needed), size_text(plan.storage_read)
+    yield from ("", f"storage, to keep the GPUs busy: {needed}/s, {plan.operations_needed:,.0f} reads/s")
+    yield f"storage, read on average: {read}/s, {plan.operations_read:,.0f} reads/s"
+    yield f"page cache of a node that holds everything: {size_text(plan.page_cache)}"
     titles = f"{'stored as':<18}{'an image':>9}  {'all of them':>11}  {'cores/GPU':>9}"
-    head = f"{titles}  {'storage':>10}  {'images/s':>10}  limit"
-    return [
-        head,
-        *(
+    yield from ("", f"{titles}  {'storage':>10}  {'images/s':>10}  limit")
+    for way in plan.ways:
+        yield (
             f"{way.name:<18}{size_text(way.image_bytes):>9}  {size_text(way.dataset_bytes):>11}  "
-            f"{way.cores_per_gpu:>9.2f}  "
-            f"{size_text(way.storage_bytes_per_second) + '/s':>10}  {way.images_per_second:>10,.0f}  {way.limit}"
-            for way in plan.ways
-        ),
-    ]
-
-
-def _verdict(plan: Plan) -> list[str]:
-    lines = [f"The limit is {_NAMES[plan.limit]}."]
+            f"{way.cores_per_gpu:>9.2f}  {size_text(way.storage_bytes_per_second) + '/s':>10}  "
+            f"{way.images_per_second:>10,.0f}  {way.limit}"
+        )
+    yield from ("", f"The limit is {_NAMES[plan.limit]}.")
     if plan.advice:
-        lines += ["What would help:", *(f"  - {advice}" for advice in plan.advice)]
-    return [*lines, "Assumed:", *(f"  - {note}" for note in plan.notes)]
+        yield from ("What would help:", *(f"  - {advice}" for advice in plan.advice))
+    yield from ("Assumed:", *(f"  - {note}" for note in plan.notes))
