@@ -95,10 +95,11 @@ def _cache_text(plan: CacheEstimate) -> list[str]:
         f"{'':<22}{'a node':>10}  {'all nodes':>10}  {'requests':>16}",
     ]
     rows = [
-        ("the first epoch", plan.first_epoch_node_bytes, plan.first_epoch_bytes, plan.first_epoch_requests),
-        ("each later epoch", plan.epoch_node_bytes, plan.epoch_bytes, plan.epoch_requests),
+        ("the first epoch", plan.first_epoch_bytes, plan.first_epoch_requests),
+        ("each later epoch", plan.epoch_bytes, plan.epoch_requests),
     ]
-    lines += [f"{name:<22}{size_text(a):>10}  {size_text(b):>10}  {asked:>16,.0f}" for name, a, b, asked in rows]
+    for name, size, asked in rows:
+        lines.append(f"{name:<22}{size_text(size / plan.nodes):>10}  {size_text(size):>10}  {asked:>16,.0f}")
     lines += [
         "",
         f"Opening shards asks at most {plan.open_requests:,.0f} times more, in the first epoch.",

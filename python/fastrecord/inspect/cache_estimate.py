@@ -30,7 +30,6 @@ class CacheEstimate(Answer):
         cache_bytes: Bytes of a node's cache.
         first_epoch_bytes: Bytes that all nodes download in the first epoch.
         epoch_bytes: The same for each later epoch.
-        first_epoch_node_bytes, epoch_node_bytes: The same for one node.
         first_epoch_requests, epoch_requests: Requests of all nodes for records.
         open_requests: Requests of all nodes that open shards, at most, in the first epoch.
         least_cache_bytes: The least cache of a node.
@@ -49,8 +48,6 @@ class CacheEstimate(Answer):
     cache_bytes: float
     first_epoch_bytes: float
     epoch_bytes: float
-    first_epoch_node_bytes: float
-    epoch_node_bytes: float
     first_epoch_requests: float
     epoch_requests: float
     open_requests: float
@@ -125,8 +122,6 @@ def estimate_cache(cluster: Cluster, training: Training, data: Data, options: Ca
         cache_bytes=cache,
         first_epoch_bytes=share * nodes,
         epoch_bytes=later * nodes,
-        first_epoch_node_bytes=share,
-        epoch_node_bytes=later,
         first_epoch_requests=requests[0] * nodes,
         epoch_requests=requests[1] * nodes,
         open_requests=_OPEN * nodes * math.ceil(images * image_bytes / shard_bytes),
