@@ -137,7 +137,9 @@ def repair(
         raise Code.SAME_OUTPUT.error(f"{target}: cannot be both the output and the list of losses")
     for name in (target, listing):
         check_target(name, [source], overwrite=overwrite)
-        _check_place(name)
+        folder = os.path.dirname(name) or os.curdir
+        if not os.path.isdir(folder):  # an error with the caller's path
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     salvage = Salvage(source, progress=None if progress is None else lambda done, total: progress(done, 2 * total))
     with salvage.reader() as reader:
         summary = RepairSummary(source, records=salvage.records, saved=salvage.saved_records)
@@ -193,15 +195,6 @@ def repair(
         summary.out, summary.bytes = target, os.path.getsize(target)
         summary.seconds = time.perf_counter() - started
         return summary
-
-
-def _check_place(path: str) -> None:
-    """Refuse to write to a folder, or into a missing folder; the error has the caller's path."""
-    folder = os.path.dirname(path) or os.curdir
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
 
 
 @contextmanager
