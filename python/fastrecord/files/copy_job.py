@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from fastrecord._core import Copier, FastRecordError, Reader
-from fastrecord.errors import Code
+from fastrecord._core import Copier, Reader
+from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.division import Part, PathLike
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards

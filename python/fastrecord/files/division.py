@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from fastrecord._core import FastRecordError, Reader
-from fastrecord.errors import Code
+from fastrecord._core import Reader
+from fastrecord.errors import Code, FastRecordError
 from fastrecord.schema.shard_sets import Shard, new_set, shard_path
 
 PathLike = str | os.PathLike[str]

@@ -13,10 +13,10 @@ from functools import partial
 from itertools import count
 from typing import Any, Unpack
 
-from fastrecord._core import FastRecordError, Reader
+from fastrecord._core import Reader
 from fastrecord.checks import integer
 from fastrecord.dataset.shards import Paths, find_files
-from fastrecord.errors import Code
+from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.copy_job import Progress, Replacing, opened
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.merging import merge_metadata

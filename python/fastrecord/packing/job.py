@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from fastrecord._core import FastRecordError
-from fastrecord.errors import Code
+from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.division import FILE_BYTES, Part, ends_by_size, even_ends, parts_of
 from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.source import Rows, Source, value_bytes

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fastrecord._core import FastRecordError, Reader, Writer, foreign_kind
+from fastrecord._core import Reader, Writer, foreign_kind
 from fastrecord.dataset.manifest import NAME
-from fastrecord.errors import Code
+from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.division import Part, as_set, as_set_begun, refuse_strays
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards

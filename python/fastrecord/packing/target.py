@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
-from fastrecord._core import FastRecordError, NoCommitError, Reader, Writer, __version__
-from fastrecord.errors import Code
+from fastrecord._core import Reader, Writer, __version__
+from fastrecord.errors import Code, FastRecordError, NoCommitError
 from fastrecord.files.division import Part
 from fastrecord.names import name_some
 from fastrecord.packing.job import NEVER, Job
