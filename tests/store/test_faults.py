@@ -207,6 +207,29 @@ def test_what_no_retry_can_help_is_one_sentence_with_its_way_out(
         assert [*filter(lambda method: method != "HEAD", methods)] == [method.replace("range", "GET")]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (_PORTAL, "is not that of a store: a web page: perhaps the login page of a network.*HTTPS_PROXY"),
+        ("", "is not that of a store: 0 bytes that are not JSON"),
+        ('{"format": 1}', "bytes are changed on the way.*; if the object itself is damaged, remove it"),
+    ],
+)
+def test_the_answer_to_a_request_for_a_manifest_is_not_taken_for_the_manifest(body: str, message: str) -> None:
+    with _answering(200, body, etag='"1"', last_modified="Thu, 26 Nov 2026 18:00:00 GMT") as (store, methods):
+        with pytest.raises(fr.errors.CorruptFileError, match=message):
+            fr.FastRecordDataset(store.url, store=fr.Store(store.options))
+        assert len(methods) == 3  # one damaged on the way is asked for again
+
+
+def test_a_deletion_that_s3_refuses_by_an_answer_of_200_is_not_made_again() -> None:
+    refused = "<Error><Key>train/a</Key><Code>AccessDenied</Code><Message>No.</Message></Error>"
+    with _answering(200, f"<DeleteResult>{refused}</DeleteResult>") as (store, methods):
+        with pytest.raises(fr.FastRecordError, match="train/a: the store refuses access: AccessDenied: No: check the"):
+            store.delete(["a"])
+        assert methods == ["POST"]
+
+
 def test_a_bucket_that_does_not_exist_is_not_taken_for_one_without_a_manifest(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "train", shards=1)
     with _answering(404, _xml("NoSuchBucket", "None.")) as (store, _):

@@ -20,6 +20,7 @@ from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
+from fastrecord.store.failures import NO_STORE, ON_THE_WAY
 from fastrecord.store.shard_info import ShardInfo
 
 NAME: Final = "dataset.json"
@@ -86,6 +87,9 @@ class Manifest:
             UnsupportedVersionError: a newer fastrecord has written it.
             CorruptFileError: it breaks a rule of docs/manifest.md.
         """
+        if is_url(where) and data.lstrip()[:1] != b"{":
+            what = "a web page" if data.lstrip().startswith(b"<") else f"{len(data):,} bytes that are not JSON"
+            raise Code.BAD_MANIFEST.error(f"{where}: {NO_STORE.format(what)}")
         end = max(0, len(data) - _CRC_BYTES)
         if (crc := _CRC.search(data, end)) is not None and int(crc[1]) != crc32c(data[: crc.start()]):
             raise _bad(where, 'is damaged: its "crc" is not that of the bytes before it')
@@ -195,9 +199,10 @@ def _dumps(value: Any) -> str:
 
 
 def _bad(where: str, what: str) -> Exception:
-    return Code.BAD_MANIFEST.error(
-        f"{where}: {what}: remove it, and `fastrecord manifest` makes another from the shards"
-    )
+    way = "remove it, and `fastrecord manifest` makes another from the shards"
+    if is_url(where):
+        way = f"{ON_THE_WAY}, and run the command again; if the object itself is damaged, {way}"
+    return Code.BAD_MANIFEST.error(f"{where}: {what}: {way}")
 
 
 def _schema(rows: Any, where: str) -> Schema:

@@ -18,11 +18,12 @@ from fastrecord._core import CorruptFileError, FastRecordError, Reader
 from fastrecord.dataset.manifest import Manifest, ShardEntry
 from fastrecord.errors import Code
 from fastrecord.files.publish.local import LocalSet
-from fastrecord.files.publish.remote import ON_THE_WAY, RemoteSet, send
+from fastrecord.files.publish.remote import RemoteSet, send
 from fastrecord.files.publish.shards import Show, no_manifest
 from fastrecord.files.publish.staging import Staging
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
+from fastrecord.store.failures import ON_THE_WAY
 from fastrecord.store.requests import ATTEMPTS, PARALLEL, RemoteFolder, asked_until_good
 from fastrecord.store.store import Store
 from fastrecord.store.threads import Threads

@@ -42,7 +42,10 @@ NO_STORE = (
     "the answer is not that of a store: {}: perhaps the login page of a network, a proxy, or a web server that sends "
     "no parts of files: check the network, HTTPS_PROXY and the endpoint"
 )
+ON_THE_WAY = "bytes are changed on the way: check the network and proxies"
 NOWHERE = "no server can be reached there: {}: check the host and the port in the URL or the endpoint, and HTTPS_PROXY"
+# How obstore words the answer 200 of S3 to a deletion that S3 refuses.
+_NOT_DELETED = re.compile(r"failed for key .*?: (?P<message>.*?)\.? \(code: (?P<code>\w+)\)")
 # Where machines in a cloud ask for credentials, as obstore's errors name it.
 _MACHINE_CREDENTIALS = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/")
 
@@ -64,6 +67,8 @@ def said(error: Exception) -> str:
 
 def _said(error: Exception) -> str:
     text, _, debug = str(error).partition("\nDebug source:")
+    if refused := _NOT_DELETED.search(text):
+        return f"{refused['code']}: {refused['message']}"
     if code := _tag(text, "Code"):
         return f"{code}: {_tag(text, 'Message').removesuffix('.')}".removesuffix(": ")
     if status := _STATUS.search(text):
@@ -96,7 +101,7 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         has_answered: Whether the store has answered another request: there were credentials then.
     """
     text, status, what = str(error), status_of(error), said(error)
-    code = _tag(text, "Code")
+    code = refused["code"] if (refused := _NOT_DELETED.search(text)) else _tag(text, "Code")
     if isinstance(error, ShortError) or code in _PASSING_CODES or status in _PASSING_STATUS:
         return None
     if any(place in text for place in _MACHINE_CREDENTIALS) and not has_answered:
@@ -121,7 +126,7 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         region = _region(text)
         is_known = region or "which one, its owner can say"
         says = f"the bucket is in another region ({is_known}): set AWS_REGION={region or '...'}, and check the endpoint"
-    elif status is None:
+    elif status is None and code != "AccessDenied":
         return None
     elif code == "NoSuchBucket":
         says = f"the store has no such bucket: {what}: check the URL, the region and the endpoint"
@@ -129,7 +134,7 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         says = f"the credentials have expired: {what}: get new ones, such as by `aws sso login`"
     elif code == "RequestTimeTooSkewed":
         says = f"the clock of this machine is wrong: {what}: set it"
-    elif status in (401, 403):
+    elif status in (None, 401, 403):
         says = f"the store refuses access: {what}: check the credentials and the region"
     else:
         says = f"the store refuses the request: {what}: check the URL, the region and the endpoint"

@@ -30,10 +30,10 @@ from urllib.parse import unquote_to_bytes
 from fastrecord._core import CorruptFileError, FastRecordError, allocate
 from fastrecord.errors import Code
 from fastrecord.names import as_name
-from fastrecord.store import BUCKETS
+from fastrecord.store import AZURE, BUCKETS
 from fastrecord.store.address import Url
 from fastrecord.store.answer import Answer
-from fastrecord.store.credentials import with_credentials
+from fastrecord.store.credentials import way_to_credentials, with_credentials
 from fastrecord.store.failures import (
     NO_STORE,
     NOWHERE,
@@ -454,6 +454,8 @@ def _opened(store: RemoteFolder, sending: bool = False) -> Any:
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
         # A value may be secret, or be in the place of one.
         what = said(err) if "parse" not in str(err) else "a value of an option is wrong"
+        if url.scheme in AZURE:
+            what = f"{what}: {way_to_credentials(url)}"
         raise _cannot_open(store, what) from None
 
 

@@ -12,11 +12,10 @@ from fastrecord.dataset.manifest import NAME, Manifest, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.files.publish.shards import FoundShard, Result, Show, open_in_order
+from fastrecord.store.failures import ON_THE_WAY
 from fastrecord.store.requests import ATTEMPTS, PARALLEL, RemoteFolder, asked_until_good, md5_etag, submit
 from fastrecord.store.shard_source import CachedFolder
 from fastrecord.store.store import Store
-
-ON_THE_WAY = "bytes are changed on the way: check the network and proxies"
 
 
 class RemoteSet:

@@ -107,6 +107,7 @@ class Upload:
         self._state: dict[str, Any] = {}
         self._pending: deque[Future[None]] = deque()
         self._changing, self._over = threading.Lock(), False
+        self._is_complete = False
         self._found: dict[str, FoundShard] = {}
 
     def __enter__(self) -> Self:
@@ -128,14 +129,14 @@ class Upload:
                 future.exception()
         with self._changing:
             self._over = True  # what is still being sent changes nothing here
-        if value is not None and self._is_begun():
+        if value is None or not self._is_begun():
+            shutil.rmtree(self._folder, ignore_errors=True)
+        elif not self._is_complete:
             sent = len(self._state["shards"])
             value.add_note(
                 f"{self.url}: {sent:,} file(s) are sent, and readers see what was there before; {self._folder} has the "
                 "rest: `--resume` continues"
             )
-        else:
-            shutil.rmtree(self._folder, ignore_errors=True)
         self._release()
 
     def begin(self, parts: Sequence[Part], identity: Any) -> list[Part]:
@@ -207,10 +208,11 @@ class Upload:
         entries = [found[0] for path in paths if (found := self.sent(path)) is not None]
         if not self.is_file:
             self._put_manifest(entries)
+            self._is_complete = True
             try:
                 self._remote.delete(self._state["replaced"])
             except FastRecordError as error:
-                error.add_note(f"{self.url}: the new data set is complete; shards of the one before are left")
+                error.add_note(f"{self.url}: the new data set is complete; `--resume` deletes shards of the one before")
                 raise
         os.unlink(os.path.join(self._folder, _JOURNAL))
         return entries
