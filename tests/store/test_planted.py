@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastrecord as fr
+from fastrecord.store.cache import Cache
 from tests.store.conftest import payload, write_shards
 
 KINDS: dict[str, Callable[[Path, Path], object]] = {
@@ -71,6 +72,41 @@ def test_what_is_planted_in_a_cache_is_refused(folder: Path, cache: Path, victim
     if name == "fastrecord-cache":
         shutil.rmtree(cache)
     assert _read(folder, cache) == payload(3)
+
+
+def test_a_file_of_any_size_in_place_of_the_manifest_takes_no_memory(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = cache.glob("*.json")
+    os.truncate(path, 1 << 40)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # the manifest that is here counts for some seconds
+    assert _read(folder, cache) == payload(3)
+    assert path.stat().st_size < 1 << 20
+
+
+@pytest.mark.parametrize("generation", [-5, 1 << 62])
+def test_a_state_that_counts_nothing_is_begun_again_unless_it_is_in_use(
+    folder: Path, cache: Path, generation: int
+) -> None:
+    def damage() -> None:
+        with (cache / "fastrecord-cache").open("r+b") as file:
+            file.write(generation.to_bytes(8, "little", signed=True))
+
+    damage()
+    assert _read(folder, cache) == payload(3)
+    damage()
+    with pytest.raises(fr.FastRecordError, match=r"fastrecord-cache: is damaged: end the processes.*FR212"):
+        Cache(str(cache))
+
+
+@pytest.mark.parametrize("byte", [2, 0xE2])
+def test_marks_with_an_etag_that_no_store_sends_are_refused(folder: Path, cache: Path, byte: int) -> None:
+    (path,) = cache.glob("*.frec.parts")
+    with path.open("r+b") as file:
+        file.seek(130)
+        file.write(bytes([byte]))
+    with pytest.raises(fr.FastRecordError, match=r"frec.parts: is not what this version writes.*FR212"):
+        _read(folder, cache)
 
 
 @pytest.mark.parametrize("name", FILES)

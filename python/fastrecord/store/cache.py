@@ -60,6 +60,8 @@ _PATIENCE = 60.0
 _LOOK_SECONDS = 0.02
 # Seconds within which the ranks of a node count as started together.
 _TOGETHER = 10.0
+# Bytes of a manifest that is kept at most: that of some million shards.
+_MOST_MANIFEST_BYTES = 1 << 28
 # Numbers in the state file: how often parts were given up; bytes; how often a process has found it without
 # others; whether a process gives up parts, or was killed when it did; and for each process the bytes that
 # it has reserved and no copy counts yet.
@@ -149,10 +151,21 @@ class Cache:
             if try_lock(self._holding, _OPEN):
                 # No other process has it open: what is left was left by killed ones.
                 self._sweep()
+                if not self._is_sound:
+                    self._state[:] = 0
                 self._state[_SESSION] += 1
+            if not self._is_sound:
+                raise Code.CACHE.error(
+                    f"{state}: is damaged: end the processes that use the cache, and remove its folder"
+                )
             lock(self._holding, _OPEN, shared=True)
             self.session = int(self._state[_SESSION])
             self._slot = self._take_slot()
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether the numbers of the state can be what they count; a generation is also a place that is locked."""
+        return all(0 <= int(self._state[number]) < 1 << 61 for number in (_GENERATION, _SESSION))
 
     @property
     def is_named(self) -> bool:
@@ -383,6 +396,8 @@ class Cache:
             return None
         try:
             with os.fdopen(open_file(path), "rb") as file:
+                if os.fstat(file.fileno()).st_size > _MOST_MANIFEST_BYTES:
+                    return None  # another user has put it there
                 crc, _, body = file.read().partition(b" ")
         except OSError:
             return None

@@ -66,6 +66,8 @@ class Marks:
         every, start = np.frombuffer(content, np.uint8), PAGE + len(fields)
         if len(every) != start + len(payload_fields) * records or every[: len(_MAGIC)].tobytes() != _MAGIC:
             raise ValueError("not marks of this version")
+        if not np.frombuffer(content, _ABOUT, 1)[0]["etag"].decode("ascii").isprintable():
+            raise ValueError("an ETag that no store sends")
         self.fields = list(fields)
         self.every, self._first = every, start
         self._about, self._columns = np.frombuffer(content, _ABOUT, 1)[0], every[PAGE:start]
