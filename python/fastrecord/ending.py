@@ -38,11 +38,12 @@ os.register_at_fork(after_in_child=_threads.clear)
 
 @atexit.register
 def _close_all() -> None:
-    for closable in list(_open):
-        # Such as a generator that another thread runs; nobody is left to handle an error.
-        with contextlib.suppress(Exception):
-            closable.close()
-    end = time.monotonic() + _PATIENCE
-    for thread in list(_threads):
-        if thread is not threading.current_thread() and thread.ident is not None:
-            thread.join(max(0.0, end - time.monotonic()))
+    with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends the waiting
+        for closable in list(_open):
+            # Such as a generator that another thread runs; nobody is left to handle an error.
+            with contextlib.suppress(Exception):
+                closable.close()
+        end = time.monotonic() + _PATIENCE
+        for thread in list(_threads):
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
