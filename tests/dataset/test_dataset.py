@@ -17,6 +17,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
+from fastrecord import _core
 from tests.conftest import encode, folder_records, write_bytes, write_images
 
 
@@ -31,16 +32,44 @@ def flip_byte(path: Path, needle: bytes) -> None:
 # --- as a replacement for ImageFolder ---
 
 
-def test_every_sample_has_the_pixels_and_the_label_of_image_folder(image_folder: Path, packed: Path) -> None:
-    ours, theirs = fr.FastRecordDataset(packed), ImageFolder(str(image_folder))
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+@pytest.mark.parametrize("decode", ["pil", "native"])
+def test_every_sample_has_the_pixels_and_the_label_of_image_folder(
+    image_folder: Path, packed: Path, decode: str, access: str
+) -> None:
+    ours, theirs = fr.FastRecordDataset(packed, decode=decode, access=access), ImageFolder(str(image_folder))
     assert len(ours) == len(theirs) == 12
-    for index, (image, label) in enumerate(theirs):
-        sample = ours[index]
-        assert isinstance(sample, tuple)
-        assert type(sample[1]) is int
-        assert sample[1] == label
-        assert sample[0].mode == "RGB"
-        np.testing.assert_array_equal(np.asarray(sample[0]), np.asarray(image))
+    batch = ours.__getitems__([*range(12), 7, -1])
+    for index, sample in enumerate((*(ours[index] for index in range(12)), *batch)):
+        image, label = theirs[(*range(12), *range(12), 7, 11)[index]]
+        assert (type(sample), type(sample[1]), sample[1]) == (tuple, int, label)
+        pixels = sample[0].permute(1, 2, 0) if decode == "native" else sample[0].convert("RGB")
+        np.testing.assert_array_equal(np.asarray(pixels), np.asarray(image))
+
+
+def test_a_native_tensor_is_writable_memory_of_its_own_in_channels_last_order(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode="native")
+    first, second = (image for image, _ in dataset.__getitems__([0, 0]))
+    assert first.stride() == (1, 3 * first.shape[2], 3)
+    kept = second.clone()
+    first.zero_()
+    dataset.close()
+    assert torch.equal(second, kept)
+
+
+def test_records_are_decoded_alike_on_any_number_of_threads(packed: Path) -> None:
+    with fr.Reader(packed) as reader:
+        alone = _core.decode_records(reader, range(12), "image", threads=1)
+        for threads in (2, 5, None):
+            found = _core.decode_records(reader, range(12), "image", threads=threads)
+            for ours, theirs in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+        with pytest.raises(IndexError, match="record 12 is out of range"):
+            _core.decode_records(reader, [12], "image")
+        with pytest.raises(TypeError, match="field label is of type int64"):
+            _core.decode_records(reader, [0], "label")
+        with pytest.raises(KeyError, match="no field"):
+            _core.decode_records(reader, [0], "picture")
 
 
 def test_the_attributes_that_scripts_use_are_those_of_image_folder(image_folder: Path, packed: Path) -> None:
@@ -200,20 +229,23 @@ def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("payload", "reason"),
+    ("decode", "payload", "reason"),
     [
-        (b"", "no known image type: 0 bytes"),
-        (b"this is no image", r"no known image type: 16 bytes that begin with b'this is '"),
-        (encode(0)[:700], "OSError: image file is truncated"),
-        (encode(0, kind="PNG")[:700], "OSError: image file is truncated"),
+        ("pil", b"", "no known image type: 0 bytes"),
+        ("pil", b"this is no image", r"no known image type: 16 bytes that begin with b'this is '"),
+        ("pil", encode(0)[:700], "OSError: image file is truncated"),
+        ("native", b"this is no image", "not an image of a known type: 16 bytes, the first are 74 68 69 73 20 69 73"),
+        ("native", encode(0)[:700], "the JPEG is truncated: "),
+        ("native", encode(0, kind="PNG")[:700], "the PNG is truncated: "),
     ],
-    ids=["empty", "text", "truncated jpeg", "truncated png"],
 )
-def test_what_pillow_can_not_decode_is_named_with_the_reason(tmp_path: Path, payload: bytes, reason: str) -> None:
-    dataset = fr.FastRecordDataset(write_bytes(tmp_path / "a.frec", [encode(0), payload]))
-    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1])):
+def test_what_is_not_decoded_is_named_with_the_reason(tmp_path: Path, decode: str, payload: bytes, reason: str) -> None:
+    path = write_bytes(tmp_path / "a.frec", [encode(0), payload, b"the next one"])
+    dataset = fr.FastRecordDataset(path, decode=decode)
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1, 2])):
         with pytest.raises(fr.errors.DecodeError, match=rf"a\.frec: record 1, key '1\.bin', field data: {reason}"):
             read()
+    assert len(dataset.__getitems__([0, 0])) == 2
 
 
 def test_an_image_beyond_pillows_limit_is_a_decode_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

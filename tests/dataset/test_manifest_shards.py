@@ -318,12 +318,6 @@ def test_many_shards_are_read_with_few_open_files(
     assert run_child(script, tmp_path) == "good\n"
 
 
-def test_a_copied_data_set_is_read_where_it_lies(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    shutil.rmtree(folder)
-    assert values(fr.FastRecordDataset(tmp_path / "copy")) == list(range(20))
-
-
 def test_changes_of_a_manifest_do_not_reach_open_data_sets(folder: Path) -> None:
     dataset: Any = fr.FastRecordDataset(folder)
     (folder / "dataset.json").unlink()

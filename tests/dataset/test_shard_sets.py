@@ -141,26 +141,6 @@ def test_a_shard_that_is_there_twice_is_refused_but_not_a_path_that_is_named_twi
         fr.FastRecordDataset(tmp_path)
 
 
-def test_a_pack_that_ends_in_its_third_shard_leaves_no_data_set_and_resume_completes_it(
-    images: Path, tmp_path: Path
-) -> None:
-    bad = images / "b/03.jpg"
-    good_bytes = bad.read_bytes()
-    bad.write_bytes(b"no image")
-    out = tmp_path / "out/train.frec"
-    out.parent.mkdir()
-    assert "[FR710]" in failed("pack", images, out, "--shards", 4)
-    left = sorted(os.listdir(out.parent))
-    assert left == ["train-00000-of-00004.frec", "train-00001-of-00004.frec"]
-    with pytest.raises(fr.FastRecordError, match=r"00002-of-00004\.frec, \S+00003-of-00004\.frec: are missing"):
-        fr.FastRecordDataset(out.parent)
-    bad.write_bytes(good_bytes)
-    good("pack", images, out, "--shards", 4, "--resume")
-    paths = sorted(map(str, out.parent.glob("*.frec")))
-    set_of(paths)
-    assert len(fr.FastRecordDataset(out.parent)) == 12
-
-
 @pytest.mark.parametrize("absent", [False, True])
 def test_an_overwrite_that_ends_in_its_third_shard_leaves_the_old_ones(
     images: Path, tmp_path: Path, absent: bool
@@ -304,12 +284,3 @@ def test_a_label_without_a_class_does_not_get_that_of_another_file(tmp_path: Pat
     for read in (lambda: dataset[1], lambda: dataset.targets, lambda: fr.concat(dataset).labels([1])):
         with pytest.raises(fr.errors.SchemaError, match=r"first\.frec: label 1 has no class: the file names 1"):
             read()
-
-
-def test_a_label_of_another_type_does_not_get_the_class_of_another_file_either(tmp_path: Path) -> None:
-    for name, classes, label in (("a", ["cat"], 0), ("b", ["cat", "dog"], 1), ("c", ["cat"], 1)):
-        with fr.Writer(tmp_path / name, {"label": "int32"}, metadata={"classes": classes}) as writer:
-            writer.append({"label": label})
-    assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
-    with pytest.raises(fr.errors.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
-        fr.files.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "out2")

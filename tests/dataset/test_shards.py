@@ -6,7 +6,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,32 +98,11 @@ def test_files_with_a_class_that_is_not_given_or_with_none_are_refused_by_name(t
         fr.FastRecordDataset(named, classes="cat")
 
 
-def test_given_classes_refuse_a_label_that_its_file_does_not_name(tmp_path: Path) -> None:
-    path = write_images(tmp_path / "a.frec", [0, 1], ["cat"])
-    dataset = fr.FastRecordDataset(path, classes=["cat", "dog"])
-    assert dataset.labels(np.array([0])).tolist() == [0]
-    with pytest.raises(fr.errors.SchemaError, match=r"a\.frec: label 1 has no class: the file names 1"):
-        dataset.labels(np.array([0, 1]))
-
-
 def test_given_classes_need_labels_to_number(tmp_path: Path) -> None:
     with fr.Writer(tmp_path / "a.frec", fr.Schema({"image": fr.image()}), metadata={"classes": ["cat"]}) as writer:
         writer.append({"image": encode(0)})
     with pytest.raises(fr.errors.SchemaError, match=r"a\.frec: classes= numbers integer labels"):
         fr.FastRecordDataset(tmp_path / "a.frec", classes=["cat"])
-
-
-def test_labels_of_some_records_are_those_of_the_whole_column(tmp_path: Path) -> None:
-    first = write_images(tmp_path / "first.frec", [0, 1, 2], ["cat", "dog", "owl"])
-    second = write_images(tmp_path / "second.frec", [0, 1, 2, -1], ["ape", "owl", "cat"], seed=10)
-    for paths in ([first], [first, second]):
-        dataset = fr.FastRecordDataset(paths)
-        rows = np.random.default_rng(0).integers(0, len(dataset), 50)
-        assert dataset.labels(rows).dtype == np.int64
-        assert dataset.labels(rows).tolist() == dataset.targets[rows].tolist()
-        assert dataset.labels(rows[:0]).shape == (0,)
-        with pytest.raises(IndexError, match="out of range"):
-            dataset.labels(np.array([len(dataset)]))
 
 
 @pytest.mark.parametrize("classes", ["cat", [1, 2], {"cat": 0}, ["cat", "dog", "cat"]])

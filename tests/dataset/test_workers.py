@@ -64,6 +64,14 @@ def test_workers_read_what_the_main_process_reads(
     assert dataset.__getitems__(range(12)) == expected
 
 
+def test_workers_decode_what_this_process_decodes(packed: Path) -> None:
+    dataset = fr.FastRecordDataset(packed, decode="native")
+    # This process already has its thread pool: a forked worker must not wait for those threads.
+    here = dataset.__getitems__(range(12))
+    there = [sample for batch in worker_loader(dataset, collate_fn=list) for sample in batch]
+    assert all(torch.equal(a, b) and m == n for (a, m), (b, n) in zip(here, there, strict=True))
+
+
 @pytest.mark.parametrize("workers", [0, WORKERS])
 def test_batches_of_tensors_are_those_of_image_folder(image_folder: Path, packed: Path, workers: int) -> None:
     transform = transforms.Compose([transforms.RandomCrop(24), transforms.ToTensor()])

@@ -66,7 +66,8 @@ class SampleReader:
             found = self._images(rows, name)
             columns[name] = found if lazily else list(found)
         if label is not None:
-            columns[label] = torch.from_numpy(selection.labels.of(rows))
+            labels = selection.labels.of(rows)
+            columns[label] = labels if lazily and labels.ndim == 1 else torch.from_numpy(labels)
         numbers = {name for name in selection.fields if is_number(schema[name])}
         if label is not None and not selection.labels.are_arrays:
             numbers.add(label)
@@ -96,12 +97,15 @@ class SampleReader:
     def _images(self, rows: Rows, field: str) -> Iterator[Any] | Sequence[Any]:
         """Return the images of rows in order; tensors are decoded at once, others one by one."""
         readers, native = self._shards.readers, self._native
-        if len(rows) > 1:
-            for shard, _, records in self._shards.split(rows):
+        places: dict[int, tuple[Reader, int]] = {}
+        for shard, slots, records in self._shards.split(rows):
+            if len(rows) > 1:
                 readers[shard].prefetch(records, field)
+            places |= {
+                slot: (readers[shard], record) for slot, record in zip(slots.tolist(), records.tolist(), strict=True)
+            }
         if native is None:
-            places = (self._shards.locate(row) for row in rows.tolist())
-            return (self._image(readers[shard], record, field) for shard, record in places)
+            return (self._image(*places[slot], field) for slot in range(len(rows)))
 
         def decoded(shard: int, records: Rows) -> list[Any]:
             return [decode_native(readers[shard], records, field, decoding=native, verify=self._verify)]
