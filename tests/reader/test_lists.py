@@ -8,17 +8,7 @@ import pytest
 import torch
 
 import fastrecord as fr
-from tests.conftest import encode
-
-ACCESS = ["mmap", "pread"]
-
-
-def write(path: Path, schema: dict[str, fr.FieldType], *records: dict[str, Any]) -> fr.Reader:
-    with fr.Writer(path, schema, "w") as writer:
-        for record in records:
-            writer.append(record)
-    return fr.Reader(path)
-
+from tests.support.arrays import ACCESS, write
 
 NUMBERS: dict[str, list[Any]] = {
     "bool": [True, False, True],
@@ -43,29 +33,6 @@ def test_lists_of_numbers_come_back(tmp_path: Path, name: str, access: str) -> N
     size = fr.FieldType(name).nbytes or 0
     assert reader.lengths("x").tolist() == [8 + size * len(value) for value in values]
     assert all(type(item) is type(NUMBERS[name][0]) for record in reader for item in record["x"])
-
-
-ITEMS: dict[str, tuple[fr.FieldType, list[Any]]] = {
-    "texts": (fr.string(), ["", "größe 猫", "\0", "x" * 1000]),
-    "blobs": (fr.bytes_(), [b"", b"abc", bytes(range(256))]),
-    "images": (fr.image(), [encode(0), encode(1)]),
-    "meta": (fr.json(), [None, {"a": [1, 2.5]}, "x", []]),
-}
-
-
-@pytest.mark.parametrize("access", ACCESS)
-def test_lists_of_texts_bytes_images_and_json_come_back(tmp_path: Path, access: str) -> None:
-    schema = {name: fr.list_(kind) for name, (kind, _) in ITEMS.items()}
-    records = [{name: values[:n] for name, (_, values) in ITEMS.items()} for n in (4, 0, 2, 1)]
-    write(tmp_path / "a.frec", schema, *records)
-    reader = fr.Reader(tmp_path / "a.frec", access)
-    assert list(reader) == records
-    batch = reader.read_batch([2, 1, 0, 0], verify=True)
-    for name in schema:
-        assert batch[name] == [records[i][name] for i in (2, 1, 0, 0)]
-    assert all(view.readonly for view in reader[0]["blobs"])
-    reader.close()
-    assert batch["blobs"][2] == ITEMS["blobs"][1]
 
 
 def test_lists_are_taken_from_lists_tuples_arrays_and_tensors(tmp_path: Path) -> None:
@@ -126,30 +93,3 @@ def test_a_list_of_lists_is_refused() -> None:
         fr.list_(fr.string(compression="zstd"))
     with pytest.raises(ValueError, match="'int65' is no type"):
         fr.list_("int65")
-
-
-def test_lists_go_through_extend_and_append_files(tmp_path: Path) -> None:
-    files = []
-    for number in range(3):
-        files.append(tmp_path / f"{number}.png")
-        files[-1].write_bytes(encode(number))
-    schema = {
-        "image": fr.image(),
-        "tags": fr.list_(fr.string()),
-        "vector": fr.array("float32", (3,)),
-        "meta": fr.json(),
-    }
-    columns: dict[str, Any] = {
-        "tags": [["a"], [], ["b", "c"]],
-        "vector": np.arange(9, dtype=np.float32).reshape(3, 3),
-        "meta": [1, None, {"a": 1}],
-    }
-    with fr.Writer(tmp_path / "a.frec", schema) as writer:
-        writer.append_files("image", files, columns)
-        writer.extend({"image": [encode(number) for number in range(3)], **columns})
-    reader = fr.Reader(tmp_path / "a.frec")
-    for number, record in enumerate(reader):
-        assert record["image"] == encode(number % 3)
-        assert record["tags"] == columns["tags"][number % 3]
-        assert np.array_equal(record["vector"], columns["vector"][number % 3])
-        assert record["meta"] == columns["meta"][number % 3]
