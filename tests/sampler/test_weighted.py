@@ -18,7 +18,7 @@ from torch.utils.data import Subset
 import fastrecord as fr
 from fastrecord import FastRecordBatchSampler, _core
 from tests.conftest import write_images
-from tests.sampler.test_sampler import mix, walk
+from tests.sampler.test_sampler import mix, refuses, walk
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -66,22 +66,6 @@ def by_weight(weights: Any, batch_size: int = 5, **options: Any) -> FastRecordBa
 
 def by_class(classes: Any, batch_size: int = 5, **options: Any) -> FastRecordBatchSampler:
     return FastRecordBatchSampler(range(len(classes)), batch_size, balance=classes, **options)
-
-
-@pytest.mark.parametrize(
-    ("seed", "epoch", "records", "turns"),
-    [
-        (0, 0, [3, 3, 1, 0, 1, 0, 3, 3, 3, 3, 3, 3], [5, 0, 2, 0, 1, 6, 1, 4, 0, 3, 2, 0]),
-        (0, 1, [1, 3, 3, 3, 3, 3, 1, 1, 3, 0, 1, 3], [2, 0, 5, 1, 6, 0, 0, 3, 1, 2, 7, 0]),
-        (1, 0, [3, 0, 0, 1, 1, 1, 0, 3, 3, 3, 3, 1], [0, 3, 1, 7, 0, 2, 0, 2, 4, 0, 6, 1]),
-    ],
-)
-def test_the_draws_never_change(seed: int, epoch: int, records: list[int], turns: list[int]) -> None:
-    assert drawn(by_weight(WEIGHTS, num_samples=12, seed=seed), epoch) == records
-    by_number = np.argsort(CLASSES, kind="stable")
-    assert drawn(by_class(CLASSES, num_samples=12, seed=seed), epoch) == by_number[turns].tolist()
-    assert [weighted(WEIGHTS, seed, epoch, position) for position in range(12)] == records
-    assert [balanced(COUNTS, seed, epoch, position) for position in range(12)] == turns
 
 
 @given(
@@ -133,17 +117,6 @@ def test_records_come_as_often_as_their_weights_say(kind: str) -> None:
     assert abs(deviation(counts, expected)) < 4
 
 
-def test_records_without_weight_are_never_drawn() -> None:
-    weights = np.zeros(1000)
-    weights[[0, 500, 999]] = 1e-300, 5e-300, 2e-300
-    counts = Counter(drawn(by_weight(weights, 100, num_samples=8000)))
-    assert set(counts) == {0, 500, 999}
-    assert abs(deviation(np.array([counts[i] for i in (0, 500, 999)]), np.array([1000.0, 5000, 2000]))) < 4
-    only = np.zeros(50)
-    only[-1] = 3
-    assert set(drawn(by_weight(only))) == {49}
-
-
 def test_each_class_comes_once_in_a_round() -> None:
     classes = np.random.default_rng(1).choice(7, 300, p=[0.5, 0.2, 0.1, 0.1, 0.06, 0.02, 0.02])
     rows = np.array(drawn(by_class(classes, 10, num_samples=7 * 200 + 3)))
@@ -185,7 +158,7 @@ def test_any_batch_is_computed_without_those_before_it() -> None:
 
 def test_an_epoch_has_num_samples_positions() -> None:
     sampler = by_weight([1, 2, 3], 4, num_samples=10)
-    assert (len(sampler), sampler.num_samples, sampler.records) == (3, 10, 3)
+    assert (len(sampler), sampler.num_samples) == (3, 10)
     assert [len(batch) for batch in sampler] == [4, 4, 2]
     assert (by_weight([1, 2, 3]).num_samples, FastRecordBatchSampler(range(3), 2, shuffle=True).num_samples) == (3, 3)
 
@@ -201,18 +174,7 @@ def test_an_epoch_has_num_samples_positions() -> None:
 )
 def test_a_state_of_other_draws_is_refused_and_changes_nothing(options: dict[str, Any], message: str) -> None:
     state = by_weight([1, 2, 3, 4], 2, seed=5).state_dict(batches_done=1)
-    sampler = FastRecordBatchSampler(range(4), 2, **options)
-    before = sampler.state_dict()
-    with pytest.raises(ValueError, match=message):
-        sampler.load_state_dict(state)
-    assert sampler.state_dict() == before
-
-
-@pytest.mark.parametrize("change", [{"draw": "weights"}, {"view": 3}, {"samples": 0}])
-def test_a_malformed_state_is_refused(change: dict[str, Any]) -> None:
-    state = by_weight([1, 2, 3, 4]).state_dict() | change
-    with pytest.raises((TypeError, ValueError), match="state: "):
-        by_weight([1, 2, 3, 4]).load_state_dict(state)
+    refuses(FastRecordBatchSampler(range(4), 2, **options), state, message)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, np.float16, torch.tensor, lambda w: np.repeat(w, 2)[::2]])

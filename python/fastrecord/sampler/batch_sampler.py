@@ -311,16 +311,6 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         return None if self._shares is None else "shard"
 
     @property
-    def draws(self) -> bool:
-        """Whether records are drawn: by weights, balance or shares of a mix."""
-        return self._draw is not None
-
-    @property
-    def records(self) -> int:
-        """Number of records in the data."""
-        return self._records
-
-    @property
     def num_samples(self) -> int:
         """Positions of an epoch: the number of records, or `num_samples` for weights or balance."""
         return self._n

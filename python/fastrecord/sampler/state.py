@@ -94,15 +94,11 @@ class State:
         draw, view = state["draw"], state["view"]
         if not (draw is None or isinstance(draw, Mapping)) or not (view is None or isinstance(view, str)):
             raise TypeError(f"state: draw is a dict or None, and view a str or None, not {draw!r} and {view!r}")
+        lows = {"seed": 0, "epoch": 0, "batches_done": 0, "global_batch_size": 1, "records": 1, "samples": 1}
         return cls(
-            seed=integer("state: seed", state["seed"], 0, WORD),
-            epoch=integer("state: epoch", state["epoch"], 0, WORD),
-            batches_done=integer("state: batches_done", state["batches_done"], 0),
-            global_batch_size=integer("state: global_batch_size", state["global_batch_size"], 1),
+            **{name: integer(f"state: {name}", state[name], low, WORD) for name, low in lows.items()},
             shuffle=shuffle,
             drop_last=check_drop_last("state: drop_last", state["drop_last"]) or "exact",
-            records=integer("state: records", state["records"], 1),
-            samples=integer("state: samples", state["samples"], 1),
             draw=draw,
             view=view,
             snapshots=snapshots,
