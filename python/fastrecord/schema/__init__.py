@@ -15,24 +15,12 @@ from typing import Any
 
 from fastrecord.schema.compression import Compression
 
-# Size of each scalar type in bytes.
-SIZES = {
-    "bool": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-}
+_NUMBERS = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+# Size of each scalar type in bytes: the names end with their bits.
+SIZES = {name: int(name.lstrip("abcdefghijklmnopqrstuvwxyz") or 8) // 8 for name in _NUMBERS}
 _UNDERSCORED = ("bytes", "list")
 _PLAIN = ["image", "bytes", "string", "json", *SIZES]
 _ARRAY = re.compile(r"array\(\s*\"?(\w+)\"?\s*,\s*\(([^()]*)\)\s*\)")
