@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from fastrecord._core import Reader, decode_records
 from fastrecord.checks import flag, integer
-from fastrecord.dataset.selection import MISSING, Selection, check_selection
+from fastrecord.dataset.selection import Selection, check_selection
 from fastrecord.dataset.shards import Paths
 from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
@@ -42,7 +42,7 @@ def read_frec(
     path: Paths | FastRecordDataset,
     *,
     columns: Sequence[str] | None = None,
-    filter: str | tuple[str, str, Any] | tuple[str, Callable[[NDArray[Any]], Any]] | None = None,  # noqa: A002
+    filter: str | None = None,  # noqa: A002
     decode: bool = False,
     workers: Workers = Workers(),
     override_num_blocks: int | None = None,
@@ -62,9 +62,8 @@ def read_frec(
             order.
         columns: Names of the fields, in the order wanted; by default all (of a data set in fields
             mode: its fields).
-        filter: Only records that meet a condition: a text as of `--where`, such as "label in ('cat',
-            'owl') and image.width > 500"; or the arguments of `FastRecordDataset.filter` as a tuple.
-            This process evaluates it, from the indexes.
+        filter: Only records that meet a condition, a text as of `--where`, such as "label in ('cat',
+            'owl') and image.width > 500". This process evaluates it, from the indexes.
         decode: Decode images to tensors of uint8 (H, W, 3), RGB.
         workers: How many tasks there are.
         override_num_blocks: As for Ray's own `read_parquet`.
@@ -81,29 +80,17 @@ def read_frec(
     schema = data.selection.shards.schema
     names = check_selection(columns if columns is not None else data.fields or tuple(schema))
     selection = data.selection.with_fields(names)
-    if isinstance(filter, str):
+    if filter is not None:
         selection = find_matching(selection, filter)
-    elif filter is not None:
-        # As numbers of records: tasks need not evaluate it again.
-        selection = selection.filter(*_condition(filter))
-        selection = selection.subset(np.arange(len(selection)))
     for name in names:
         _refuse(name, schema[name])
     found: Dataset = ray.data.read_datasource(
         _FrecDatasource(_Columns(ray.put(selection), decode=decode), selection),
+        concurrency=workers.count,
+        num_cpus=workers.cpus,
         override_num_blocks=override_num_blocks,
-        **workers.arguments(),
     )
     return found
-
-
-def _condition(given: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        raise TypeError(
-            f"filter is a text, or a tuple (field, operator, value) or (field, callable), not {given!r:.80}"
-        )
-    field, op, *value = given
-    return field, op, value[0] if value else MISSING
 
 
 def _refuse(name: str, kind: FieldType) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fastrecord.checks import integer
 
@@ -26,7 +25,3 @@ class Workers:
     def __post_init__(self) -> None:
         if self.count is not None:
             integer("count", self.count, 1)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of Ray Data that say the same."""
-        return {"concurrency": self.count, "ray_remote_args": {"num_cpus": self.cpus}}

@@ -89,7 +89,7 @@ def write_frec(
     names = None if classes is None else check_names(classes)
     with ShardWrite(path, mode) as write:
         sink = _FrecDatasink(_Options(write.staging, fields, names, records_per_shard, bad_files))
-        ray_dataset.write_datasink(sink, **workers.arguments())
+        ray_dataset.write_datasink(sink, concurrency=workers.count, ray_remote_args={"num_cpus": workers.cpus})
         parts = sorted(sink.written, key=lambda part: part.task)
         return write.commit([shard for part in parts for shard in part.shards])
 
