@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -37,3 +41,24 @@ def environment(**more: str) -> dict[str, str]:
     """Return an environment in which processes find this package and compute with one thread."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """Return what a forked child returns."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # OpenMP's threads are the parent's
+        try:
+            found: Any = work()
+        except Exception:  # noqa: BLE001 - the parent reports it
+            found = traceback.format_exc()
+        with os.fdopen(sink, "wb") as pipe:
+            pipe.write(pickle.dumps(found))
+        os._exit(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as pipe:
+        found = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    return found
