@@ -405,6 +405,6 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_by_name(tmp_path: Pat
 
 
 def test_a_copy_between_folders_of_this_machine_is_refused(tmp_path: Path) -> None:
-    assert "one of SRC and DST is a URL" in failed(
+    assert "one of src and dst is a URL" in failed(
         "copy", write_shards(tmp_path / "one", shards=1), tmp_path / "two", status=2
     )
