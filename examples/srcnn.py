@@ -166,7 +166,7 @@ def make_loader(
     if schema["lr"].name == "image":
         images = {"lr": fr.transforms.RandomCrop(crop), "hr": fr.transforms.RandomCrop(scale * crop)}
         sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
-        return fr.FastRecordLoader(dataset, batch_sampler=sampler, images=images, flip=train)
+        return fr.FastRecordLoader(dataset, batch_sampler=sampler, image=images, flip=train)
     pair = fr.transforms.PairedRandomCrop(crop, scale=scale, flip=train, to_chw=True)
     dataset = dataset.select_fields(["lr", "hr"])
     sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, TypeAlias, final, overload
+from typing import Any, Literal, Protocol, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import (
     CorruptFileError,
     DecodeError,
@@ -24,7 +25,6 @@ from fastrecord.schema import Schema
 
 __all__ = [
     "FORMAT_VERSION",
-    "ArrayPlan",
     "Arrays",
     "Batch",
     "BlockOrder",
@@ -33,11 +33,11 @@ __all__ = [
     "CorruptFileError",
     "DecodeError",
     "FastRecordError",
-    "Filler",
-    "ImagePlan",
     "Load",
+    "LoadPlan",
     "Loading",
     "LockedError",
+    "NewFieldWriter",
     "NoCommitError",
     "Payloads",
     "Reader",
@@ -144,10 +144,7 @@ def decode_records(
     field: str,
     *,
     verify: _Verify = ...,
-    truncated: str = "reject",
-    sixteen_bit: str = "reject",
-    exif_orientation: bool = False,
-    max_pixels: int | None = None,
+    decoding: Decoding | None = None,
     threads: int | None = None,
 ) -> list[NDArray[np.uint8]]: ...
 def foreign_kind(data: Buffer) -> str | None: ...
@@ -169,11 +166,7 @@ def open_shard(
     path: str | PathLike[str],
     access: str,
     verify: _Verify,
-    file_id: str,
-    commit: int,
-    records: int,
-    bytes: int,  # noqa: A002 - as the manifest calls it
-    footer_crc: int,
+    about: tuple[str, int, int, int, int],
     supply: Any = None,
     contents: Contents | None = None,
 ) -> Reader: ...
@@ -240,7 +233,7 @@ class Writer:
         on_error: str = "raise",
         recode: Recode | None = None,
     ) -> list[tuple[int, Exception]]: ...
-    def add_field(self, name: str, type: Any) -> Filler: ...  # noqa: A002
+    def add_field(self, name: str, type: Any) -> NewFieldWriter: ...  # noqa: A002
     def drop_field(self, name: str) -> None: ...
     def commit(self) -> int: ...
     def _finish(self) -> None: ...
@@ -274,7 +267,7 @@ class Writer:
     def complete(self, value: bool) -> None: ...
 
 @final
-class Filler:
+class NewFieldWriter:
     def append(self, value: Any) -> int: ...
     def extend(self, values: Iterable[Any]) -> int: ...
     def close(self) -> None: ...
@@ -462,32 +455,24 @@ class Arrays:
     @property
     def shapes(self) -> NDArray[np.int64]: ...
 
-@final
-class ImagePlan:
-    def __new__(
-        cls,
-        files: Sequence[tuple[Reader, Sequence[str]]],
-        outputs: Sequence[tuple[Any, ...]],
-        *,
-        flip: bool = False,
-        verify: _Verify = ...,
-        truncated: str = "reject",
-        sixteen_bit: str = "reject",
-        exif_orientation: bool = False,
-        max_pixels: int | None = None,
-        main: int | None = None,
-        values: bytes | None = None,
-        spares: int = 4,
-    ) -> Self: ...
-    def start(self, threads: int) -> Loading: ...
-    def counters(self) -> list[int]: ...
+class _Images(Protocol):
+    @property
+    def flip(self) -> bool: ...
+    @property
+    def decoding(self) -> Decoding: ...
+    @property
+    def main(self) -> int | None: ...
+    @property
+    def values(self) -> bytes | None: ...
 
 @final
-class ArrayPlan:
+class LoadPlan:
     def __new__(
         cls,
         files: Sequence[tuple[Reader, Sequence[str]]],
+        outputs: Sequence[tuple[Any, ...] | None],
         *,
+        images: _Images | None = None,
         verify: _Verify = ...,
         spares: int = 4,
     ) -> Self: ...

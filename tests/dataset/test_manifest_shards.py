@@ -166,7 +166,7 @@ def test_a_shard_that_is_not_as_named_is_an_error_that_names_it(
     assert "s002.frec" in str(caught.value)
     if error is FileNotFoundError:
         return  # what the system reports is never skipped
-    skipping = fr.FastRecordLoader(dataset, 4, shuffle=False, on_error=fr.Skip(at_most=None, handler=lambda *_: None))
+    skipping = fr.FastRecordLoader(dataset, 4, shuffle=False, on_error=fr.Skip(limit=None, handler=lambda *_: None))
     found = [value for batch in skipping for value in batch["value"].tolist()]
     assert found == [*range(8), *range(12, 20)]
 

@@ -432,7 +432,7 @@ def assert_moved_as_by_torchvision(names: dict[str, Any]) -> None:
     crop = fr.transforms.RandomResizedCrop(32)
     for file, field in (("boxes.frec", "boxes"), ("masks.frec", "mask")):
         data = fr.FastRecordDataset(file, fields=("image", field))
-        list(fr.FastRecordLoader(data, 16, images={"image": crop}, flip=True, batch_transform=both))
+        list(fr.FastRecordLoader(data, 16, image={"image": crop}, flip=True, batch_transform=both))
     for before, after, view in found:
         for value, moved, (height, width), box, flipped in zip(
             before, after, view.sizes, view.boxes, view.flipped, strict=True

@@ -397,15 +397,15 @@ def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
 def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: Path) -> None:
     path = write_both(tmp_path / "a.frec")
     dataset = fr.FastRecordDataset(path, fields=("score", "image", "map"))
-    batches = list(make(dataset, 4, images={"image": CenterCrop(24)}))
+    batches = list(make(dataset, 4, image={"image": CenterCrop(24)}))
     assert [list(batch) for batch in batches] == [["score", "image", "map"]] * 3
     alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, image=CenterCrop(24))])
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
     assert torch.cat([batch["score"] for batch in batches]).tolist() == list(range(9))
-    with pytest.raises(fr.errors.SchemaError, match=r"write images=\{'image': transforms.CenterCrop\(224\)\} or"):
+    with pytest.raises(fr.errors.SchemaError, match=r"write image=\{'image': transforms.CenterCrop\(224\)\} or"):
         make(dataset)
-    with pytest.raises(fr.errors.SchemaError, match="images= names 'label', which is not among"):
-        make(dataset, images={"label": CenterCrop(24)})
+    with pytest.raises(fr.errors.SchemaError, match="image= names 'label', which is not among"):
+        make(dataset, image={"label": CenterCrop(24)})
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ def test_a_plan_of_values_without_one_size_is_refused(patches: Path, tmp_path: P
     reader = fr.Reader(patches)
     for name in ("tokens", "key", "words"):
         with pytest.raises(TypeError, match=rf"field {name} .*its values are not all of one size"):
-            _core.ArrayPlan([(reader, [name])])
+            _core.LoadPlan([(reader, [name])], [None])
     with fr.Writer(tmp_path / "b.frec", fr.Schema({"hr": fr.array("uint8", (16, 16, 4))})) as writer:
         writer.append({"hr": np.zeros((16, 16, 4), np.uint8)})
     with pytest.raises(TypeError, match=r"b\.frec: field hr .*in the first file its values have 768 bytes each"):
-        _core.ArrayPlan([(reader, ["hr"]), (fr.Reader(tmp_path / "b.frec"), ["hr"])])
+        _core.LoadPlan([(reader, ["hr"]), (fr.Reader(tmp_path / "b.frec"), ["hr"])], [None])
 
 
 def damage(source: Path, target: Path, needle: bytes) -> Path:
@@ -109,7 +109,7 @@ def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> 
         for number in range(400):
             writer.append({"lr": record(number)["lr"]})
     path = damage(tmp_path / "sound.frec", tmp_path / "bad.frec", record(100)["lr"].tobytes())
-    loader = make(fr.FastRecordDataset(path), 400, on_error="skip", at_most=90)
+    loader = make(fr.FastRecordDataset(path), 400, on_error="skip", limit=90)
     (batch,) = list(loader)
     lost = [skipped.record for skipped in loader.skipped]
     assert 100 in lost

@@ -325,7 +325,7 @@ def python_calls(loader: Any) -> int:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fields": ["image", "weight"]}, {"dtype": torch.float16}, {"images": {"image": Resize(24)}}],
+    [{}, {"fields": ["image", "weight"]}, {"dtype": torch.float16}, {"image": {"image": Resize(24)}}],
     ids=["images and labels", "a number field", "normalised", "several images"],
 )
 def test_no_python_runs_for_a_record(ramps: Path, options: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def in_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "augmented",
-    [{"image": RandomResizedCrop(8)}, {"images": {"image": RandomCrop(8)}}, {"image": Resize(8), "flip": True}],
+    [{"image": RandomResizedCrop(8)}, {"image": {"image": RandomCrop(8)}}, {"image": Resize(8), "flip": True}],
 )
 def test_augmenting_in_file_order_over_runs_of_a_class_warns_once(in_runs: Path, augmented: dict[str, Any]) -> None:
     loader = fr.FastRecordLoader(in_runs, 4, shuffle=False, **augmented)
@@ -120,7 +120,7 @@ def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) ->
     for wrong, name, value, error in (
         (loader, "image", 16, TypeError),
         (loader, "image", None, ValueError),
-        (loader, "images", {"image": Resize(4)}, ValueError),
+        (loader, "image", {}, ValueError),
         (loader, "flip", 2, TypeError),
         (loader, "batch_transform", 3, TypeError),
         (arrays, "image", Resize(4), ValueError),
@@ -130,8 +130,8 @@ def test_a_change_that_is_refused_changes_nothing(data: fr.FastRecordDataset) ->
             setattr(wrong, name, value)
     assert [images.shape[-1] for images, _ in loader] == [16, 16, 16]
     assert len(list(arrays)) == 3
-    pairs = fr.FastRecordLoader(data, 8, shuffle=False, images={"image": Resize(16)})
-    pairs.images = {"image": Resize(4)}
+    pairs = fr.FastRecordLoader(data, 8, shuffle=False, image={"image": Resize(16)})
+    pairs.image = {"image": Resize(4)}
     assert next(iter(pairs))[0]["image"].shape[-1] == 4
 
 
@@ -204,8 +204,10 @@ def test_a_path_stands_for_its_data_set(photos: Path) -> None:
         ("timeout", "leave it out"),
         ("prefetch_factor", r"write delivery=fr\.Delivery\(prefetch=\.\.\.\)"),
         ("device", r"write delivery=fr\.Delivery\(device=\.\.\.\)"),
-        ("sixteen_bit", r"write decoding=fr\.Decoding\(sixteen_bit=\.\.\.\)"),
-        ("max_skipped", r"write on_error=fr\.Skip\(at_most=\.\.\.\)"),
+        ("sixteen_bit", r"write FastRecordDataset\(path, decode=fr\.Decoding\(sixteen_bit=\.\.\.\)\)"),
+        ("images", "write image= with a geometry for each field"),
+        ("decoding", r"write FastRecordDataset\(path, decode=fr\.Decoding\(\.\.\.\)\)"),
+        ("max_skipped", r"write on_error=fr\.Skip\(limit=\.\.\.\)"),
         ("fields", r"write FastRecordDataset\(path, fields=\.\.\.\)"),
         ("sampler", "write batch_sampler="),
         ("generator", "seed="),

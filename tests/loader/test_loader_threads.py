@@ -115,7 +115,7 @@ def test_a_loader_and_its_iterator_are_freed_without_the_garbage_collector(kind:
 
 def test_lent_memory_of_a_batch_that_nobody_waits_for_is_let_go(photos: Path) -> None:
     dataset = fr.FastRecordDataset(photos)
-    plan = _core.ImagePlan([(reader, ["image"]) for reader in dataset.readers], [("resize", (24, 24))])
+    plan = _core.LoadPlan([(reader, ["image"]) for reader in dataset.readers], [("resize", (24, 24))])
     numbers = np.arange(4)
     for wait in (True, False):
         loading = plan.start(2)
@@ -131,7 +131,7 @@ def test_lent_memory_of_a_batch_that_nobody_waits_for_is_let_go(photos: Path) ->
 
 
 def test_lent_memory_of_several_types_is_filled_in_place(patches: Path) -> None:
-    plan = _core.ArrayPlan([(fr.Reader(patches), ["mean", "flag"])])
+    plan = _core.LoadPlan([(fr.Reader(patches), ["mean", "flag"])], [None, None])
     loading = plan.start(2)
     memory = [np.zeros(6 * 80, np.uint8), np.zeros(6, np.uint8)]
     rows = np.arange(6)

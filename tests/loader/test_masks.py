@@ -50,9 +50,9 @@ def test_one_in_a_further_field_is_an_error_that_names_it(tmp_path: Path, kind: 
     with pytest.raises(
         fr.errors.DecodeError, match=rf"x\.frec: record 1, field mask: {what} .*store masks as arrays.*FR517"
     ):
-        list(make(path, 2, images={"image": resized, "mask": resized}))
+        list(make(path, 2, image={"image": resized, "mask": resized}))
     # For any order of the fields: the image is the data set's.
-    loader = make(path, 2, images={"mask": resized, "image": resized}, on_error="skip")
+    loader = make(path, 2, image={"mask": resized, "image": resized}, on_error="skip")
     (images,) = loader
     assert [len(tensor) for tensor in images.values()] == [1, 1]
     assert "field mask" in loader.skipped[0].reason
@@ -61,7 +61,7 @@ def test_one_in_a_further_field_is_an_error_that_names_it(tmp_path: Path, kind: 
 def test_the_first_image_and_a_single_one_may_be_of_any_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", [(mask, RGB) for mask, _ in MASKS.values()])
     crops = {"image": Resize(24), "mask": Resize(24)}
-    options = {"images": crops} if "images" else {}
+    options = {"image": crops} if "images" else {}
     with pytest.warns(UserWarning, match="Pillow decodes"):
         (images,) = make(path, 20, **options)
     assert images["image"].shape == (len(MASKS), 3, 24, 24)
@@ -73,11 +73,11 @@ def test_the_first_image_and_a_single_one_may_be_of_any_kind(tmp_path: Path) -> 
 def test_grey_that_is_not_resized_keeps_its_values(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", [(RGB, GREY)])
     for crop in (RandomCrop(32), CenterCrop(32)):
-        (images,) = make(path, 1, images={"image": crop, "mask": crop}, flip=False)
+        (images,) = make(path, 1, image={"image": crop, "mask": crop}, flip=False)
         assert set(torch.unique(images["mask"]).tolist()) == {0, 7, 200}
     path = write(tmp_path / "y.frec", [(RGB, PALETTE)])
     with pytest.raises(fr.errors.DecodeError, match="record 0, field mask: an image with a palette"):
-        list(make(path, 1, images={"image": RandomCrop(32), "mask": RandomCrop(32)}))
+        list(make(path, 1, image={"image": RandomCrop(32), "mask": RandomCrop(32)}))
 
 
 @pytest.mark.parametrize("kind", ["palette PNG", "grey PNG", "GIF", "palette BMP"])
@@ -85,8 +85,8 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
     mask, _ = MASKS[kind]
     path = write(tmp_path / "x.frec", [(RGB, mask)] * 3)
     crops = {"image": Resize(24), "mask": Resize(24)}
-    with pytest.raises(fr.errors.DecodeError, match=re.escape("leave the field out of images=, which gives its bytes")):
-        list(make(path, 3, images=crops))
+    with pytest.raises(fr.errors.DecodeError, match=re.escape("leave the field out of image=, which gives its bytes")):
+        list(make(path, 3, image=crops))
 
     def assert_kept(value: bytes) -> None:
         with Image.open(io.BytesIO(value)) as image:
@@ -98,7 +98,7 @@ def test_the_way_out_that_the_error_names_keeps_the_numbers(tmp_path: Path, kind
 
     dataset = fr.FastRecordDataset(path, fields=("image", "mask"))
     with pytest.warns(UserWarning, match="'mask' come as they are stored"):
-        (batch,) = make(dataset, 3, images={"image": RandomCrop(24)})
+        (batch,) = make(dataset, 3, image={"image": RandomCrop(24)})
     for value in (*batch["mask"], fr.FastRecordDataset(path, fields=("mask",), decode=None)[2]["mask"]):
         assert_kept(value)
     # What is no way out: RGB.

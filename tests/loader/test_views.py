@@ -160,7 +160,7 @@ def test_images_of_several_fields_have_a_view_each_of_the_same_part(tmp_path: Pa
         {"lr": RandomCrop(12, padding=2), "hr": RandomCrop(24)},
         {"hr": RandomResizedCrop(40), "lr": RandomResizedCrop((30, 20))},
     ):
-        options: dict[str, Any] = {"images": geometries, "flip": True}
+        options: dict[str, Any] = {"image": geometries, "flip": True}
         for batch, info in gathered(dataset, 4, **options):
             assert list(info.views) == list(geometries)
             low, high = info.views["lr"], info.views["hr"]
@@ -182,7 +182,7 @@ def test_skipped_records_leave_no_gap_and_views_are_pure_functions_of_the_positi
     seen = {}
     for threads, batch_size in ((1, 5), (2, 8)):
         dataset = fr.FastRecordDataset(path, image_field="image")
-        options: dict[str, Any] = {"on_error": "skip", "at_most": None, "threads": threads, "seed": 3, "shuffle": True}
+        options: dict[str, Any] = {"on_error": "skip", "limit": None, "threads": threads, "seed": 3, "shuffle": True}
         infos = [info for _, info in gathered(dataset, batch_size, **options)]
         views = [info.views["image"] for info in infos]
         rows = np.concatenate([info.rows for info in infos])
@@ -217,7 +217,7 @@ def test_views_are_there_after_the_iteration_and_in_a_pickle_and_arrays_have_non
     assert "boxes" in repr(info)
     with pytest.raises(KeyError):
         info.views["boxes"]
-    for _, info in gathered(fr.FastRecordDataset(path, fields=("boxes",)), 4, images=None):
+    for _, info in gathered(fr.FastRecordDataset(path, fields=("boxes",)), 4, image=None):
         assert dict(info.views) == {}
 
 
@@ -261,7 +261,7 @@ def test_boxes_masks_and_keypoints_beside_images_cropped_at_random_are_warned_of
     data = fr.FastRecordDataset(path, fields=("image", name))
 
     def loader(geometry: Geometry, flip: bool = False, **options: Any) -> fr.FastRecordLoader:
-        return make(data, 2, images={"image": geometry}, flip=flip, **options)
+        return make(data, 2, image={"image": geometry}, flip=flip, **options)
 
     warned = [
         loader(RandomResizedCrop(8)),

@@ -1,9 +1,14 @@
-"""Imports go downwards: no folder imports from its own floor or above (docs/architecture.md)."""
+"""Imports go downwards: no folder imports from its own floor or above (docs/architecture.md).
+
+Nor do files form circles.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,3 +88,70 @@ def test_the_table_of_the_architecture_is_this_one() -> None:
     for column, floors in enumerate(FLOORS.values()):
         told = [set(row[column].removesuffix(".rs").replace("`", "").split(", ")) - {""} for row in rows]
         assert [floor for floor in told if floor] == [set(line.split()) for line in floors.strip().splitlines()]
+
+
+Name = tuple[str, ...]
+RUST_TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod ")
+# `use crate::a::{b, c}`, `use super::a`, or a name in an expression; and what a folder hands on.
+RUST_NAME = re.compile(r"\b(crate|super)((?:::\w+)*)(?:::\{([^;{}]*)\};)?")
+RUST_HANDED_ON = re.compile(r"\bpub(?:\(\w+\))? use (\w+)(?:::(\w+)|::\{([^;{}]*)\})+;")
+
+
+def files_of(folder: Path, suffix: str, door: str) -> dict[Name, Path]:
+    """Return each file by the name that others import it by; `door` stands for its folder."""
+    paths = [(path.relative_to(folder).with_suffix("").parts, path) for path in sorted(folder.rglob("*" + suffix))]
+    return {name[:-1] if name[-1] == door else name: path for name, path in paths}
+
+
+def rust_graph(folder: Path) -> dict[Name, set[Name]]:
+    """Return which other files each file names, if need be through the folder that hands a name on."""
+    files = files_of(folder, ".rs", "mod")
+    texts = {name: re.sub("//.*", "", RUST_TESTS.split(path.read_text())[0]) for name, path in files.items()}
+    handed_on = {
+        (*name, one.strip()): (*name, found[1], one.strip())
+        for name, text in texts.items()
+        for found in RUST_HANDED_ON.finditer(text)
+        for one in (found[3] or found[2] or "").split(",")
+    }
+
+    def file_of(name: Name) -> Name:
+        while name and name not in files:
+            name = handed_on.get(name, name[:-1])
+        return name
+
+    def named(name: Name, text: str) -> Iterator[Name]:
+        for root, path, listed in RUST_NAME.findall(text):
+            start = (*(() if root == "crate" else name[:-1]), *path.split("::")[1:])
+            yield from (file_of((*start, *one.strip().split("::"))) for one in (listed or "self").split(","))
+
+    # A folder and the files in it are one thing.
+    return {
+        name: {
+            other for other in named(name, text) if other and other[: len(name)] != name and name[: len(other)] != other
+        }
+        for name, text in texts.items()
+    }
+
+
+def python_graph(folder: Path) -> dict[Name, set[Name]]:
+    """Return which other files each file imports, wherever it does."""
+    files = files_of(folder, ".py", "__init__")
+    graph: dict[Name, set[Name]] = {}
+    for name, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == folder.name:
+                start = tuple((node.module or "").split(".")[1:])
+                found |= {(*start, one.name) if (*start, one.name) in files else start for one in node.names}
+        graph[name] = (found & files.keys()) - {name}
+    return graph
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_no_files_import_each_other_in_a_circle(folder: str) -> None:
+    graph: Mapping[Name, set[Name]] = (rust_graph if folder.startswith("rust") else python_graph)(ROOT / folder)
+    assert sum(map(len, graph.values())) > 100
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join("/".join(name) for name in error.args[1]))

@@ -92,11 +92,11 @@ WORK = {
     ),
     "verify": ("r = core.Reader(path)", "r.verify(deep=True)"),
     "load": (
-        "r = core.Reader(path); n = np.arange(12); plan = core.ImagePlan([(r, ['image'])], [('resize', (224, 224))])",
+        "r = core.Reader(path); n = np.arange(12); plan = core.LoadPlan([(r, ['image'])], [('resize', (224, 224))])",
         "t = plan.start(2); check([e for x in [t.submit(0, 0, n, n) for _ in range(2)] for _, e in x.wait()[1]])",
     ),
     "stack": (
-        "plan = core.ArrayPlan([(core.Reader(path), ['grid'])]); n = np.arange(12)",
+        "plan = core.LoadPlan([(core.Reader(path), ['grid'])], [None]); n = np.arange(12)",
         "t = plan.start(2); check([e for x in [t.submit(0, 0, n) for _ in range(2)] for _, e in x.wait()[1]])",
     ),
 }

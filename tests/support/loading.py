@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **option
     """Return a loader of random 24 x 24 crops, half of them mirrored, with two threads."""
     fields = options.pop("fields", None)
     dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data, fields=fields)
-    if "images" not in options:
+    if not isinstance(options.get("image"), Mapping):
         options = {"image": RandomResizedCrop(24), "flip": True, **options}
     return loader_of(dataset, batch_size, **options)
 
@@ -72,13 +73,14 @@ def loader_of(dataset: fr.FastRecordDataset, batch_size: int | None, **options: 
     These are the options of Delivery, Decoding, Skip and, with a batch size, the batch sampler.
     """
     options = {"threads": 2, "shuffle": None if batch_size is None else False, **options}
-    for argument, kind in (("delivery", fr.Delivery), ("decoding", fr.Decoding)):
-        own = _taken(options, *(field.name for field in fields(kind)))
-        if own:
-            options[argument] = kind(**own)
-    if "at_most" in options:
+    if own := _taken(options, *(field.name for field in fields(fr.Delivery))):
+        options["delivery"] = fr.Delivery(**own)
+    if own := _taken(options, *(field.name for field in fields(fr.Decoding))):
+        dataset = copy.copy(dataset)
+        dataset.decode = fr.Decoding(**own)
+    if "limit" in options:
         on_error = options["on_error"]
-        options["on_error"] = fr.Skip(at_most=options.pop("at_most"), handler=on_error if callable(on_error) else None)
+        options["on_error"] = fr.Skip(limit=options.pop("limit"), handler=on_error if callable(on_error) else None)
     if batch_size is not None and (own := _taken(options, "seed", "drop_last")):
         options["batch_sampler"] = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=options.pop("shuffle"), **own)
         batch_size = None

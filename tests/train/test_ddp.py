@@ -154,8 +154,8 @@ def test_a_bad_record_on_one_rank_ends_both_with_its_name_or_is_skipped(trained:
     )
     assert re.match(r"CorruptFileError: .*bad\.frec: record 40, key 'blue/40\.jpg', .*damaged", raised)
     assert re.match(r"(TrainError: rank 1: |TrainError: ).*bad\.frec: record 40, key 'blue/40\.jpg', .*", other)
-    assert re.match(r"FastRecordError: 1 of the epoch's first \d+ records .*at_most=0 .*'blue/40\.jpg'", bounded)
-    assert re.match(r"TrainError: .*1 of the epoch's first \d+ records .*at_most=0 .*'blue/40\.jpg'", told)
+    assert re.match(r"FastRecordError: 1 of the epoch's first \d+ records .*limit=0 .*'blue/40\.jpg'", bounded)
+    assert re.match(r"TrainError: .*1 of the epoch's first \d+ records .*limit=0 .*'blue/40\.jpg'", told)
     (row,) = [row for row in read_metrics(trained / "bounded" / "metrics.jsonl") if row["event"] == "skipped"]
     assert (row["count"], [record["key"] for record in row["records"]]) == (1, ["blue/40.jpg"])
     assert [said[2] for said in both] == ["", ""]

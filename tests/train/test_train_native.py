@@ -316,7 +316,7 @@ def test_a_run_that_ends_by_an_error_lists_what_it_has_skipped_in_that_epoch(
         assert row["step"] == 10 if of == "evaluation" else row["step"] <= 10
     # max_skipped=0 is a number; 0.0 is a share. The error names the way to find all bad records.
     for most in (0, 0.0):
-        with pytest.raises(fr.FastRecordError, match=rf"^1 of the epoch's first \d+ .*at_most={most} .*--deep"):
+        with pytest.raises(fr.FastRecordError, match=rf"^1 of the epoch's first \d+ .*limit={most} .*--deep"):
             train(dataclasses.replace(config, max_skipped=most, overwrite=True))
     # A resumed run first reports all of them, once.
     options = {"overwrite": True, "checkpoint_every": 1}

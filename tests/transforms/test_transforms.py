@@ -46,7 +46,7 @@ def dataset(path: Path, field: str = "lr") -> fr.FastRecordDataset:
 
 def images_of(path: Path, **geometries: Any) -> dict[str, torch.Tensor]:
     """Return all images of an epoch, by field."""
-    batches = list(make(dataset(path), 8, images=geometries, flip=True, seed=3))
+    batches = list(make(dataset(path), 8, image=geometries, flip=True, seed=3))
     return {name: torch.cat([batch[name] for batch in batches]) for name in geometries}
 
 
@@ -93,7 +93,7 @@ def test_a_pair_of_center_crops_shows_the_same_part(pairs: Path, small: CenterCr
 
 @pytest.mark.parametrize("large", [RandomCrop(47), RandomCrop(32)])
 def test_a_pair_that_does_not_fit_its_crops_is_an_error_that_names_the_record(pairs: Path, large: RandomCrop) -> None:
-    loader = make(dataset(pairs), images={"lr": RandomCrop(16), "hr": large})
+    loader = make(dataset(pairs), image={"lr": RandomCrop(16), "hr": large})
     message = r"pairs\.frec: record 0, field hr: the images of the record do not match: 50 x 70 becomes 16 x 16"
     with pytest.raises(fr.errors.DecodeError, match=message):
         next(iter(loader))
@@ -103,7 +103,7 @@ def test_a_record_whose_images_do_not_fit_may_be_skipped(pairs: Path, tmp_path: 
     path = Path(shutil.copy(pairs, tmp_path / "pairs.frec"))
     with fr.Writer(path, mode="a") as writer, fr.Reader(pairs) as reader:
         writer.append({"lr": bytes(reader[0]["lr"]), "hr": bytes(reader[1]["hr"])})
-    loader = make(dataset(path), 8, images={"lr": RandomCrop(16), "hr": RandomCrop(48)}, on_error="skip")
+    loader = make(dataset(path), 8, image={"lr": RandomCrop(16), "hr": RandomCrop(48)}, on_error="skip")
     batches = list(loader)
     assert [len(batch["lr"]) for batch in batches] == [len(batch["hr"]) for batch in batches] == [8, 8, 8, 6]
     assert [skipped.record for skipped in loader.skipped] == [COUNT]
@@ -116,7 +116,7 @@ def test_labels_follow_several_images(tmp_path: Path) -> None:
         fr.Reader(write_pairs(tmp_path / "pairs.frec", [(pixels(30, 30), pixels(60, 60))])) as reader,
     ):
         writer.append({"a": bytes(reader[0]["lr"]), "b": bytes(reader[0]["hr"]), "label": 5})
-    made = make(tmp_path / "a.frec", images={"b": Resize(20), "a": Resize(10)})
+    made = make(tmp_path / "a.frec", image={"b": Resize(20), "a": Resize(10)})
     ((images, labels),) = list(made)
     assert {name: tuple(image.shape) for name, image in images.items()} == {"b": (1, 3, 20, 20), "a": (1, 3, 10, 10)}
     assert labels.tolist() == [5]

@@ -86,7 +86,7 @@ def decode_native(
     """
     threads = None if get_worker_info() is None else 1  # the other workers use the other CPUs
     try:
-        images = decode_records(reader, records, field, verify=verify, threads=threads, **decoding.options())
+        images = decode_records(reader, records, field, verify=verify, decoding=decoding, threads=threads)
     except FastRecordError as error:
         if len(records) > 1:
             # Decode again one by one to report the first failing record by its key.

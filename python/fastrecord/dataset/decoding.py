@@ -6,7 +6,7 @@ Decodes nothing itself, and needs no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from fastrecord.checks import WORD, choice, flag, integer
 
@@ -51,8 +51,3 @@ class Decoding:
         flag("exif_orientation", self.exif_orientation)
         if self.max_pixels is not None:
             integer("max_pixels", self.max_pixels, 1, WORD)
-
-    def options(self) -> dict[str, Any]:
-        """Return the options of the core's decoder."""
-        names = ("truncated", "sixteen_bit", "exif_orientation", "max_pixels")
-        return {name: getattr(self, name) for name in names}

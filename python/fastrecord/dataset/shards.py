@@ -197,7 +197,7 @@ def open_remote(source: CachedFolder, name: str) -> tuple[ShardEntry, Reader, Sh
     """
     supply = source.examine(name)
     about = supply.shard.about
-    reader = open_shard(as_name(source.folder.where(name)), "mmap", False, *about, supply)
+    reader = open_shard(as_name(source.folder.where(name)), "mmap", False, about, supply)
     return ShardEntry(name, *about, class_names(reader)), reader, supply
 
 
@@ -660,7 +660,7 @@ class _Unopened(Sequence[Reader]):
             self._contents[named.manifest.columns["classes"][at]],
         )
         place = f"{named.folder}/{name}" if source is None else as_name(source.folder.where(name))
-        made = open_shard(place, *self._how, *about, *more)
+        made = open_shard(place, *self._how, tuple(about), *more)
         if self._closed:
             made.close()
         self._made[at] = made

@@ -349,15 +349,15 @@ class _Sample:
         from fastrecord.transforms import RandomResizedCrop
 
         report = self._report
-        dataset = FastRecordDataset(self._reader.path, image_field=report.field, allow_incomplete=True)
+        decode = Decoding(sixteen_bit="clip")
+        dataset = FastRecordDataset(self._reader.path, decode=decode, image_field=report.field, allow_incomplete=True)
         with FastRecordLoader(
             dataset,
             batch_sampler=itertools.cycle([self._records[batch] for batch in self._round()]),
             image=RandomResizedCrop(report.size),
             flip=True,
             threads=threads,
-            on_error=Skip(at_most=None),
-            decoding=Decoding(sixteen_bit="clip"),
+            on_error=Skip(limit=None),
             delivery=Delivery(pin_memory=False),
         ) as loader:
             batches = iter(loader)

@@ -10,46 +10,31 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate, repeat
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import ArrayPlan, CorruptFileError, FastRecordError, ImagePlan, Loading
+from fastrecord._core import CorruptFileError, FastRecordError, Loading, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import pick
 from fastrecord.loader.batch_source import BatchRequest, IterableSource, SamplerSource
+from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
+from fastrecord.loader.foreign import Failures
 from fastrecord.loader.group import Group
-from fastrecord.loader.outputs import Failures, Outputs
+from fastrecord.loader.outputs import Outputs
 from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
 from fastrecord.loader.unstacked import Columns, UnstackedFields
 
+if TYPE_CHECKING:  # what needs no store does without it
+    from fastrecord.loader.prefetch import OrderPrefetch, PlannedPrefetch
+
 Part: TypeAlias = slice | NDArray[np.int64]
 
 
-class Waiting(Protocol):
-    """Requests that are to be made."""
-
-    def is_ready(self) -> bool:
-        """Return whether `next` returns at once."""
-
-    def next(self) -> tuple[BatchRequest, Sequence[Any]] | None:
-        """Return the next request, and what keeps its values where they are; None at the end."""
-
-    def is_read(self, request: BatchRequest) -> None:
-        """Take note that nothing more is read of a request."""
-
-
-class Begin(Protocol):
-    """Begins an iteration."""
-
-    def __call__(self, *, here: bool) -> Iterator[BatchRequest]:
-        """Return the requests; `here`: all that they read is on this machine."""
-
-
-class _Here:
+class _Local:
     """Requests whose values are on this machine."""
 
     def __init__(self, requests: Iterator[BatchRequest]) -> None:
@@ -62,7 +47,7 @@ class _Here:
         request = next(self._requests, None)
         return None if request is None else (request, ())
 
-    def is_read(self, request: BatchRequest) -> None:
+    def release(self, request: BatchRequest) -> None:
         pass
 
 
@@ -70,31 +55,34 @@ class BatchMaker:
     """Makes batches: a dict of columns, or `(images, labels, *extra)` as a view of it.
 
     Args:
-        dataset: The files, and which fields are in a batch.
-        outputs: The columns that the core's threads make.
-        unstacked: Reads all other columns in the consumer's thread.
+        dataset: The files.
+        outputs: Which columns are in a batch, and which of them the core's threads make. All others
+            are read in the consumer's thread.
         destination: Where batches go.
-        prefetch: Groups in progress besides the one being consumed; 0: a batch is made when it is
-            requested.
-        single: Put the only image output itself into the batch, not a dict.
+        delivery: Groups in progress besides the one being consumed (with 0, a batch is made when it
+            is requested), and the form of arrays of varying shape.
+        single: Put the only images themselves into the batch, not a dict.
+
+    Raises:
+        SchemaError: `delivery.ragged` names another field.
     """
 
     def __init__(
         self,
         dataset: FastRecordDataset,
         outputs: Outputs,
-        unstacked: UnstackedFields,
         destination: Destination,
-        prefetch: int,
+        delivery: Delivery,
         *,
         single: bool,
     ) -> None:
-        self._dataset = dataset
-        self._fields, self.outputs, self._unstacked = dataset.fields, outputs, unstacked
-        self._destination, self._prefetch, self._single = destination, prefetch, single
-        self._only_stacked = not outputs.are_images and tuple(outputs.kinds) == dataset.fields
+        self._dataset, self.outputs, self._destination = dataset, outputs, destination
+        self._prefetch, self._single = delivery.prefetch, single
+        others = [name for name in outputs.fields if name not in outputs.kinds]
+        self._unstacked = UnstackedFields(dataset, others, outputs.labels, delivery.ragged or {})
+        self._only_stacked = not others and dataset.fields is not None and not outputs.images
 
-    def plan(self) -> ArrayPlan | ImagePlan:
+    def plan(self) -> LoadPlan:
         """Return the plan for the core's threads."""
         # The consumer's group, the previous group during its replacement, and those in progress.
         return self.outputs.plan(spares=len(self.outputs.kinds) * (self._prefetch + 2))
@@ -108,37 +96,27 @@ class BatchMaker:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
         pending: deque[Group] = deque()
-
-        def begin(*, here: bool) -> Iterator[BatchRequest]:
-            # All that a group reads must be here before the first of its batches is handed out.
-            return source.groups(*self.outputs.group) if self._prefetch and here else iter(source)
-
-        with self._brought(source, begin, clock, pending) as waiting:
-            yield from self._groups(loading, waiting, pending, clock, skips)
-
-    def _groups(
-        self, loading: Loading, waiting: Waiting, pending: deque[Group], clock: Clock, skips: EpochSkips
-    ) -> Iterator[tuple[Group, Iterable[tuple[BatchRequest, Part, Any]]]]:
         mend = self._mend if self._dataset.selection.shards.sources else None
-        while True:
-            # What is being made is handed out before this waits for a store.
-            while len(pending) <= self._prefetch and (not pending or waiting.is_ready()):
-                if (found := waiting.next()) is None:
-                    break
-                request, holds = found
-                fill = self.outputs.fill(request, clock)
-                pending.append(Group(loading, request, self.outputs, self._destination, fill, holds, mend))
-            if not pending:
-                return
-            group = pending.popleft()
-            with clock.waiting():
-                group.complete()
-            # On a stream of copies, each batch must wait for its copy, on the stream that is current then.
-            plain = self._only_stacked and not group.failures and self._destination.stream is None
-            upcoming = pending[0] if pending and self._destination.copies else None
-            yield group, self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
-            waiting.is_read(group.request)
-            del group, upcoming  # frees the group's memory for a later one once its batches are gone
+        with self._requests(source, clock, pending) as requests:
+            while True:
+                # What is being made is handed out before this waits for a store.
+                while len(pending) <= self._prefetch and (not pending or requests.is_ready()):
+                    if (found := requests.next()) is None:
+                        break
+                    request, holds = found
+                    fill = self.outputs.fill(request, clock)
+                    pending.append(Group(loading, request, self.outputs, self._destination, fill, holds, mend))
+                if not pending:
+                    return
+                group = pending.popleft()
+                with clock.waiting():
+                    group.complete()
+                # On a stream of copies, each batch must wait for its copy, on the stream that is current then.
+                plain = self._only_stacked and not group.failures and self._destination.stream is None
+                upcoming = pending[0] if pending and self._destination.copies else None
+                yield group, self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
+                requests.release(group.request)
+                del group, upcoming  # frees the group's memory for a later one once its batches are gone
 
     def _mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
         """Bring what is damaged in a copy again; return what keeps it here."""
@@ -152,37 +130,38 @@ class BatchMaker:
         return [hold for hold in holds if hold is not None]
 
     @contextmanager
-    def _brought(
-        self, source: SamplerSource | IterableSource, begin: Begin, clock: Clock, pending: deque[Group]
-    ) -> Iterator[Waiting]:
-        """Have what lies in object stores brought before it is read."""
+    def _requests(
+        self, source: SamplerSource | IterableSource, clock: Clock, pending: deque[Group]
+    ) -> Iterator[_Local | OrderPrefetch | PlannedPrefetch]:
+        """Begin an iteration of the source. What lies in object stores is brought before it is read."""
+
+        def begin(*, local: bool) -> Iterator[BatchRequest]:
+            # All that a group reads must be here before the first of its batches is handed out.
+            return source.groups(*self.outputs.group) if self._prefetch and local else iter(source)
+
         sources = self._dataset.selection.shards.sources
         if not sources:
-            yield _Here(begin(here=True))
+            yield _Local(begin(local=True))
             return
-        from fastrecord.loader.ahead import Ahead  # what needs no store does without them
-        from fastrecord.loader.steered import Steered, can_steer
+        from fastrecord.loader.prefetch import OrderPrefetch, PlannedPrefetch, can_plan
 
         def let_go() -> None:
             for group in list(pending):
                 group.let_go()
 
-        selection = self._dataset.selection
-        others = (name for name in selection.fields if name != selection.image_field)
-        names = tuple(dict.fromkeys((*self.outputs.kinds, *others)))
-        ahead: Ahead | Steered
-        if isinstance(source, SamplerSource) and can_steer(self._dataset, source.sampler):
-            ahead = Steered(self._dataset, source.sampler, names, begin(here=False), clock)
+        prefetch: OrderPrefetch | PlannedPrefetch
+        if isinstance(source, SamplerSource) and can_plan(self._dataset, source.sampler):
+            prefetch = PlannedPrefetch(self._dataset, source.sampler, self.outputs.fields, begin(local=False), clock)
         else:
-            ahead = Ahead(self._dataset, names, begin, clock)
+            prefetch = OrderPrefetch(self._dataset, self.outputs.fields, begin, clock)
         # When the interpreter ends, the module `os` may be gone.
         process, current = os.getpid(), os.getpid
         with ExitStack() as stack:
             for cache in {each.cache for each in sources}:
                 stack.enter_context(cache.releasing(let_go))
-            stack.callback(ahead.close)
+            stack.callback(prefetch.close)
             try:
-                yield ahead
+                yield prefetch
             finally:
                 if process != current():
                     stack.pop_all()  # a fork has neither the threads nor, for certain, their locks
@@ -245,12 +224,12 @@ class BatchMaker:
         return kept, self._unstacked.read(rows[kept]) if len(kept) else {}
 
     def _view(self, made: Columns, read: Columns) -> Any:
-        """Return a batch: a dict of its fields, or in image mode `(images, labels, *extra)`."""
-        if self.outputs.are_images:
-            made = {name: self._destination.show(images) for name, images in made.items()}
-        read = {name: self._destination.send(value) for name, value in read.items()}
-        if self._fields is not None:
-            columns = made | read
-            return {name: columns[name] for name in self._fields}
-        images = next(iter(made.values())) if self._single else made
-        return (images, *read.values()) if read else images
+        """Return a batch: a dict of its columns, or in image mode `(images, labels, *extra)`."""
+        images = {name: self._destination.show(made[name]) for name in self.outputs.images}
+        found = made | images | {name: self._destination.send(value) for name, value in read.items()}
+        columns = {name: found[name] for name in self.outputs.fields}
+        if self._dataset.fields is not None:
+            return columns
+        rest = [value for name, value in columns.items() if name not in images]
+        shown = next(iter(images.values())) if self._single else images
+        return (shown, *rest) if rest else shown

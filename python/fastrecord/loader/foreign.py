@@ -63,7 +63,7 @@ class Foreign:
             request: The request.
             clock: Counts the decoded images.
             load: The batch that the threads made.
-            images: For each output, (B, height, width, 3) in host memory: bytes, or their values.
+            images: First of all columns, (B, height, width, 3) in host memory: bytes, or their values.
             failures: Slots of the batch, with the core's errors.
         """
         left: Failures = []
@@ -80,7 +80,7 @@ class Foreign:
             except (FastRecordError, OSError) as error:
                 left.append((slot, error))
                 continue
-            for image, pixels in zip(images, made, strict=True):
+            for image, pixels in zip(images[: len(made)], made, strict=True):
                 image[slot] = self._valued(torch.from_numpy(pixels))
             kinds[kind] += 1
         if kinds:

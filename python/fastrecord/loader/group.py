@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fastrecord._core import Loading
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.destination import Destination
-from fastrecord.loader.outputs import Failures, Fill, Outputs
+from fastrecord.loader.foreign import Failures
+from fastrecord.loader.outputs import Fill, Outputs
 from fastrecord.loader.views import Views
 from fastrecord.transforms.view_info import ViewInfo
 
@@ -49,12 +50,10 @@ class Group:
         self._memory = destination.memory(self._kinds)
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
-        seed, epoch, positions = (0, 0, None)
-        self._images: dict[str, tuple[int, int]] = {}
-        if outputs.are_images:
-            self._images = {name: (shape[0], shape[1]) for name, (_, shape) in outputs.kinds.items()}
-            seed, epoch, positions = request.seed, request.epoch, request.positions
-        self._submit = partial(loading.submit, seed, epoch, request.rows, positions, flat, request.ahead)
+        self._images = outputs.images
+        self._submit = partial(
+            loading.submit, request.seed, request.epoch, request.rows, request.positions, flat, request.ahead
+        )
         self._load = self._submit()
         self._whole: list[torch.Tensor] | None = None
         self._mark: Any = None

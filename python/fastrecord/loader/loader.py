@@ -10,15 +10,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Never, Self, TypeVar
+from typing import Any, Never, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import ArrayPlan, ImagePlan, default_threads
+from fastrecord._core import LoadPlan, default_threads
 from fastrecord.checks import WORD, flag, integer
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.dataset.decoding import Decoding
 from fastrecord.dataset.labels import lie_in_runs
 from fastrecord.dataset.shards import Paths
 from fastrecord.ending import close_at_exit
@@ -28,11 +27,10 @@ from fastrecord.loader.batch_maker import BatchMaker
 from fastrecord.loader.batch_source import make_source
 from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
-from fastrecord.loader.outputs import ArrayOutputs, ImageOutputs, Outputs
+from fastrecord.loader.outputs import Outputs
 from fastrecord.loader.replacements import instead_of_transform, refuse_arguments
 from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
-from fastrecord.loader.unstacked import UnstackedFields
 from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
@@ -40,7 +38,8 @@ from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
 from fastrecord.transforms.batch_info import BatchInfo
 
-_Options = TypeVar("_Options", Decoding, Delivery)
+# Geometry of the images, or of the images of each field.
+Geometries: TypeAlias = Geometry | Mapping[str, Geometry]
 
 # More threads than this are a mistake.
 _MANY = 1 << 16
@@ -85,7 +84,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     `load_state_dict` the next iteration continues after them, with the same images. With a
     FastRecordBatchSampler the state is that sampler's state.
 
-    **Changes.** `image`, `images`, `flip` and `batch_transform` may be set, and take effect from
+    **Changes.** `image`, `flip` and `batch_transform` may be set, and take effect from
     the next iteration on. Other attributes cannot be set.
 
     **Processes.** The loader may be forked and pickled (for spawned processes) between iterations;
@@ -93,9 +92,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     garbage-collected ends its threads.
 
     Args:
-        dataset: Determines files, fields, further values of a batch, and when payloads are checked.
-            It may not have a `transform`; a `target_transform` is called with each label. Paths
-            stand for `FastRecordDataset(paths)`.
+        dataset: Determines files, fields, further values of a batch, when payloads are checked, and
+            with `decode=Decoding(...)` what decodes images and which are refused. Images that Pillow
+            decodes cause a warning the first time, and `stats().by_pillow` counts them. It may not
+            have a `transform`; a `target_transform` is called with each label. Paths stand for
+            `FastRecordDataset(paths)`.
         batch_size: Records in a batch of this rank; creates a FastRecordBatchSampler.
         batch_sampler: Instead of `batch_size`: a FastRecordBatchSampler, or any iterable of batches
             of record numbers. To resume, the loader iterates over such an iterable again and skips
@@ -105,15 +106,14 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
             the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
             A state keeps it, and `load_state_dict` takes over the state's.
-        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the only
-            field of type image.
-        images: Instead of `image`, for records with several images: field name -> geometry. All
-            show the same part of the scene: the crop is drawn for the smallest output, and the
-            other outputs show the same part of their image, at their scale. Batches then have a
-            dict of field name -> tensor instead of the images. In fields mode these fields are
-            decoded, and the dict also has the other fields. An image with a palette, or with one
-            channel if it would be resized, may be a mask: it is an error in all of these fields
-            except the data set's `image_field` (in fields mode the first).
+        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the only field of
+            images. For records with several images: field name -> geometry. All show the same part
+            of the scene: the crop is drawn for the smallest output, and the other outputs show the
+            same part of their image, at their scale. Batches then have a dict of field name -> tensor
+            instead of the images. In fields mode these fields are decoded, and the dict also has the
+            other fields. An image with a palette, or with one channel if it would be resized, may be
+            a mask: it is an error in all of these fields except the data set's `image_field` (in
+            fields mode the first).
         flip: Mirror one image in two left to right at random.
         batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; its
             return value is the batch. For example `transforms.PairedRandomCrop(32)`. Runs in the
@@ -125,8 +125,6 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             the batch, and `skipped` and `stats()` count it. A callable: called with the error and a
             `SkippedRecord`; the record is skipped if it returns. A `Skip` also says how many may be
             skipped. I/O errors are never skipped.
-        decoding: What decodes images, and which are refused; default `Decoding()`. Images that
-            Pillow decodes cause a warning the first time, and `stats().by_pillow` counts them.
         delivery: Device, type, memory and form of the batches, and how many are made ahead; default
             `Delivery()`.
 
@@ -143,13 +141,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
         shuffle: Shuffle | None = None,
         seed: int | None = None,
-        image: Geometry | None = None,
-        images: Mapping[str, Geometry] | None = None,
+        image: Geometries | None = None,
         flip: bool = False,
         batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
         on_error: OnError = "raise",
-        decoding: Decoding | None = None,
         delivery: Delivery | None = None,
         **others: Never,
     ) -> None:
@@ -162,35 +158,31 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         )
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
         self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
-        self._decoding, self._delivery = _of("decoding", decoding, Decoding), _of("delivery", delivery, Delivery)
-        self._destination = Destination(self._delivery or Delivery())
+        if not isinstance(delivery, Delivery | None):
+            raise TypeError(f"delivery is a fastrecord.Delivery, not {delivery!r}: write delivery=fr.Delivery(...)")
+        self._delivery = delivery or Delivery()
+        self._destination = Destination(self._delivery)
         self._skipper = Skipper(as_skip(on_error), dataset)
-        self._image, self._images, self._flip = image, images, flag("flip", flip)
+        self._image, self._flip = image, flag("flip", flip)
         self.batch_transform = batch_transform
         self._maker = self._make()
-        self._plan: ArrayPlan | ImagePlan | None = self._maker.plan()
+        self._plan: LoadPlan | None = self._maker.plan()
         self._clock = Clock()
         self._traffic = _traffic(dataset)
         self._warned = self._warned_of_places = False
         # Iterations in progress, each with its plan; and the counts of plans that were replaced.
-        self._iterations: list[tuple[Any, ArrayPlan | ImagePlan]] = []
+        self._iterations: list[tuple[Any, LoadPlan]] = []
         self._counted = np.zeros(_COUNTERS, np.int64)
 
     def _make(self) -> BatchMaker:
         """Return the batch maker for the current arguments."""
-        dataset, delivery = self._dataset, self._delivery or Delivery()
-        geometries = _geometries(dataset, self._image, self._images)
-        outputs: Outputs
-        if geometries:
-            decoding, normalize = self._decoding or Decoding(), self._destination.in_threads
-            outputs = ImageOutputs(dataset, geometries, self._flip, decoding, normalize)
-        else:
-            given = {"flip": self._flip or None, "decoding": self._decoding, "dtype": delivery.dtype}
-            _refuse_decoding(dataset, [name for name, value in given.items() if value is not None])
-            outputs = ArrayOutputs(dataset)
-        unstacked = UnstackedFields(dataset, tuple(outputs.kinds), delivery.ragged or {})
-        single = self._images is None
-        return BatchMaker(dataset, outputs, unstacked, self._destination, delivery.prefetch, single=single)
+        geometries = _geometries(self._dataset, self._image)
+        if not geometries:
+            given = {"flip": self._flip or None, "dtype": self._delivery.dtype}
+            _refuse_images(self._dataset, [name for name, value in given.items() if value is not None])
+        outputs = Outputs(self._dataset, geometries, self._flip, self._destination.in_threads)
+        single = not isinstance(self._image, Mapping)
+        return BatchMaker(self._dataset, outputs, self._destination, self._delivery, single=single)
 
     def _change(self, **changed: Any) -> None:
         """Use other arguments from the next iteration on; if they are refused, nothing changes."""
@@ -205,7 +197,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         old, self._maker, self._plan = self._plan, maker, plan
         self._retire(old)
 
-    def _retire(self, plan: ArrayPlan | ImagePlan | None) -> None:
+    def _retire(self, plan: LoadPlan | None) -> None:
         """Keep a plan's counts when no iteration uses it any more."""
         if plan is not None and plan is not self._plan and all(plan is not other for _, other in self._iterations):
             self._counted = self._counted + np.array(plan.counters(), np.int64)
@@ -225,7 +217,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over an epoch, or over the rest of it after `load_state_dict`; see the class."""
-        _refuse_transform(self._dataset)  # the transform may have been set since
+        _refuse_transform(self._dataset)  # it may have been set since
+        if not self._maker.outputs.are_current:
+            self._change()
         if self._plan is None:
             self._plan = self._maker.plan()
         self._warn_of_runs()
@@ -238,13 +232,13 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def _iterate(
         self,
         maker: BatchMaker,
-        plan: ArrayPlan | ImagePlan,
+        plan: LoadPlan,
         transform: Callable[[Any, BatchInfo], Any] | None,
     ) -> Iterator[Any]:
         process = _forks
         loading = plan.start(self._threads)
-        under_way = (loading, plan)
-        self._iterations.append(under_way)
+        iteration = (loading, plan)
+        self._iterations.append(iteration)
         self._clock.start()
         source = self._source
         skips = self._skipper.begin(source.epoch_records, may_fall_short=source.may_fall_short)
@@ -274,7 +268,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         finally:
             if process == _forks:  # else the parent does it
                 loading.close()
-                self._iterations.remove(under_way)
+                self._iterations.remove(iteration)
                 self._retire(plan)
                 self._clock.stop()
 
@@ -300,7 +294,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _moves_images(self) -> bool:
         """Return whether images are cropped or mirrored at random."""
-        geometries = [self._image] if self._images is None else list(self._images.values())
+        geometries = self._image.values() if isinstance(self._image, Mapping) else [self._image]
         return self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
 
     def _warn_of_places(self) -> None:
@@ -308,9 +302,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if self._warned_of_places or not self._moves_images():
             return
         self._warned_of_places = True
-        dataset, made = self._dataset, self._maker.outputs.kinds
-        schema = dataset.readers[0].schema
-        if found := places((name, schema[name]) for name in dataset.selection.fields if name not in made):
+        outputs, schema = self._maker.outputs, self._dataset.readers[0].schema
+        others = [name for name in outputs.fields if name not in outputs.images]
+        if found := places((name, schema[name]) for name in others):
             warnings.warn(
                 f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
                 "for the whole image: a batch_transform moves them by the matrix of its BatchInfo's views",
@@ -323,22 +317,13 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return self._dataset
 
     @property
-    def image(self) -> Geometry | None:
-        """Geometry of the images. Setting it (progressive resizing) affects the next iteration."""
+    def image(self) -> Geometries | None:
+        """Geometry of the images, or of each field's. Setting it (progressive resizing) affects the next iteration."""
         return self._image
 
     @image.setter
-    def image(self, geometry: Geometry) -> None:
-        self._change(_image=geometry)
-
-    @property
-    def images(self) -> Mapping[str, Geometry] | None:
-        """Geometry of the images of each field. Setting it affects the next iteration."""
-        return self._images
-
-    @images.setter
-    def images(self, geometries: Mapping[str, Geometry]) -> None:
-        self._change(_images=geometries)
+    def image(self, image: Geometries) -> None:
+        self._change(_image=image)
 
     @property
     def flip(self) -> bool:
@@ -409,7 +394,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         downloaded, found = (_traffic(self._dataset) - self._traffic).tolist()
         return LoaderStats(
             records=records,
-            images=records if self._maker.outputs.are_images else 0,
+            images=records if self._maker.outputs.images else 0,
             skipped=self._skipper.total,
             by_pillow=self._clock.by_pillow,
             batches=self._clock.batches,
@@ -430,7 +415,6 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         """Describe the data and the order."""
         made = {
             "image": self._image,
-            "images": self._images,
             "flip": self._flip or None,
             "batch_transform": self._batch_transform,
             "device": self._destination.device,
@@ -440,7 +424,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             "    " + repr(self._dataset).replace("\n", "\n    "),
             f"    Batches: {self._source.sampler!r}",
             *(f"    {name}: {value}" for name, value in made.items() if value is not None),
-            f"    threads: {self._threads}, prefetch: {(self._delivery or Delivery()).prefetch}",
+            f"    threads: {self._threads}, prefetch: {self._delivery.prefetch}",
         ]
         return "\n".join(lines)
 
@@ -459,17 +443,6 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _of(name: str, value: Any, kind: type[_Options]) -> _Options | None:
-    """Check that an argument is None or of a class.
-
-    Raises:
-        TypeError: it is not.
-    """
-    if value is None or isinstance(value, kind):
-        return value
-    raise TypeError(f"{name} is a fastrecord.{kind.__name__}, not {value!r}: write {name}=fr.{kind.__name__}(...)")
 
 
 def _as_dataset(dataset: Any) -> FastRecordDataset:
@@ -497,45 +470,48 @@ def _refuse_transform(dataset: FastRecordDataset) -> None:
         raise ValueError("the data set has a transform, which runs in Python: write image= or batch_transform= instead")
 
 
-def _refuse_decoding(dataset: FastRecordDataset, given: list[str]) -> None:
-    """Refuse image options for batches of arrays.
+def _refuse_images(dataset: FastRecordDataset, given: list[str]) -> None:
+    """Refuse image options, and fields of images, for batches of arrays.
 
     Raises:
-        ValueError: one is given.
+        ValueError: an option is given.
+        SchemaError: a field holds images.
     """
+    reader = dataset.readers[0]
+    images = [name for name in dataset.fields or () if reader.schema[name].name == "image"]
     if given:
-        schema = dataset.readers[0].schema
-        images = [name for name in dataset.fields or () if schema[name].name == "image"]
         which = f"{images[0]!r}: transforms.CenterCrop(224)" if images else '"name": geometry'
         raise ValueError(
             f"{', '.join(given)}: the data set is in fields mode, with batches of arrays; to decode its fields of "
-            f"images write images={{{which}}}"
+            f"images write image={{{which}}}"
+        )
+    if images:
+        raise Code.FIELD_TYPE.error(
+            f"{reader.path}: field {images[0]!r} holds encoded images: write image={{{images[0]!r}: "
+            "transforms.CenterCrop(224)} or another geometry to decode them, or select other fields"
         )
 
 
-def _geometries(
-    dataset: FastRecordDataset, image: Geometry | None, images: Mapping[str, Geometry] | None
-) -> dict[str, Geometry]:
+def _geometries(dataset: FastRecordDataset, image: Geometries | None) -> Mapping[str, Geometry]:
     """Return the geometry of each field of images; none for batches of arrays.
 
     Raises:
-        TypeError, ValueError: `image` and `images` contradict each other or the data set.
+        TypeError, ValueError: `image` is no geometry, or contradicts the data set.
         SchemaError: a field is missing, or cannot hold images.
     """
-    if dataset.fields is not None and images is None:
+    if dataset.fields is not None and not isinstance(image, Mapping):
         schema = dataset.readers[0].schema
         pictures = [name for name in dataset.fields if schema[name].name == "image"]
         pictures = pictures or [name for name in dataset.fields if (name, schema[name].name) == ("image", "bytes")]
         if image is None or len(pictures) != 1:
-            _refuse_decoding(dataset, [] if image is None else ["image"])
+            _refuse_images(dataset, [] if image is None else ["image"])
             return {}
-        images = {pictures[0]: image}
-        image = None
-    if (image is None) == (images is None):
-        raise ValueError("give one of image= and images=, such as image=transforms.RandomResizedCrop(224)")
-    geometries = {dataset.image_field: image} if images is None else dict(images)
+        image = {pictures[0]: image}
+    if image is None:
+        raise ValueError("give image=, such as image=transforms.RandomResizedCrop(224)")
+    geometries: dict[str, Any] = dict(image) if isinstance(image, Mapping) else {dataset.image_field: image}
     if not geometries:
-        raise ValueError("images= names no field")
+        raise ValueError("image= names no field")
     for name, geometry in geometries.items():
         if not isinstance(geometry, Geometry):
             instead = instead_of_transform(geometry)
@@ -544,9 +520,9 @@ def _geometries(
                 f"{type(geometry).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
             )
         if name not in (dataset.fields or geometries):
-            raise Code.NO_FIELD.error(f"images= names {name!r}, which is not among the data set's fields")
+            raise Code.NO_FIELD.error(f"image= names {name!r}, which is not among the data set's fields")
         check_fields(dataset.selection.shards.distinct, name, None, ())
-    return geometries  # type: ignore[return-value]  # all are geometries
+    return geometries
 
 
 def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:

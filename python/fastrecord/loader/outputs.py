@@ -1,22 +1,22 @@
-"""`ImageOutputs` and `ArrayOutputs`: the columns of a batch that the core's threads make.
+"""`Outputs`: the columns of a batch that the core's threads make: images, and values of one size.
 
-They choose fields and plans; `BatchMaker` runs the plans.
+It chooses fields and plans; `BatchMaker` runs the plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 
-from fastrecord._core import ArrayPlan, ImagePlan, Load
+from fastrecord._core import Load, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code
 from fastrecord.loader.batch_source import BatchRequest
-from fastrecord.loader.foreign import Foreign
+from fastrecord.loader.foreign import Failures, Foreign
 from fastrecord.loader.stats import Clock
 from fastrecord.transforms import Geometry, Normalize
 
@@ -25,86 +25,102 @@ _GROUP_BYTES = 4 << 20
 # ... but at most for this many batches, so that the first batch arrives soon.
 _GROUP_BATCHES = 64
 
-Failures: TypeAlias = list[tuple[int, Exception]]
 Fill: TypeAlias = Callable[[Load, Sequence[torch.Tensor], Failures], Failures]
 
 
-class Outputs(Protocol):
-    """Columns that the core's threads make."""
+@dataclass(frozen=True)
+class _Images:
+    """How the core makes images; see `LoadPlan`."""
 
-    @property
-    def kinds(self) -> Mapping[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Field -> dtype and shape of its value of one record."""
-        ...
-
-    @property
-    def are_images(self) -> bool:
-        """Whether they are images (H, W, 3), whose crops are drawn at random."""
-        ...
-
-    @property
-    def group(self) -> tuple[int, int]:
-        """How many batches are made together at most, and how many records."""
-        ...
-
-    def plan(self, spares: int) -> ArrayPlan | ImagePlan:
-        """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
-        ...
-
-    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:
-        """Return what makes values of failed records in another way, and returns the rest."""
-        ...
+    flip: bool
+    decoding: Decoding
+    main: int | None
+    values: bytes | None
 
 
-class ImageOutputs:
-    """Images, decoded and cropped; each batch is made alone.
+class Outputs:
+    """Columns of a batch. Batches with images are made alone, others in groups.
 
     Args:
-        dataset: The files.
-        geometries: Field -> geometry of its images.
+        dataset: The files, the fields of a batch, and how images are decoded.
+        geometries: Field -> geometry of its images; none for batches of arrays.
         flip: Whether images are mirrored at random.
-        decoding: What decodes images, and which are refused.
         normalize: What the threads make of images; None: bytes.
-    """
 
-    are_images = True
-    group = (1, 1)
+    Attributes:
+        fields: The fields of a batch, in order.
+        labels: The field of labels that differ from the stored values.
+        kinds: Field that the threads make -> dtype and shape of the value of one record; images come
+            first.
+        images: Field -> height and width of its images.
+        group: How many batches are made together at most, and how many records.
+    """
 
     def __init__(
         self,
         dataset: FastRecordDataset,
         geometries: Mapping[str, Geometry],
         flip: bool,
-        decoding: Decoding,
         normalize: Normalize | None,
     ) -> None:
-        self._dataset, self._geometries, self._flip, self._decoding = dataset, geometries, flip, decoding
+        self._dataset, self._geometries = dataset, geometries
+        self._as_of = dataset.decode, dataset.target_transform
+        self.images = {name: geometry.output for name, geometry in geometries.items()}
+        selection, schema = dataset.selection, dataset.readers[0].schema
+        labels = (name for name in selection.fields if name != selection.image_field)
+        self.fields = dataset.fields or (*geometries, *labels)
+        self.labels = self._changed_labels()
         # What each byte becomes in each channel: (256, 3).
-        values = None if normalize is None else _each_byte(normalize)
-        self._values = None if values is None else values.view(torch.uint8).numpy().tobytes()
+        values = None if normalize is None or not geometries else _each_byte(normalize)
         dtype = torch.uint8 if values is None else values.dtype
-        self.kinds = {name: (dtype, (*geometry.output, 3)) for name, geometry in geometries.items()}
-        self._foreign = Foreign(dataset, list(geometries), decoding, values) if decoding.decoder == "auto" else None
-
-    def plan(self, spares: int) -> ImagePlan:
-        """See `Outputs`."""
-        names = list(self.kinds)
-        field = self._dataset.selection.image_field
+        self.kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+        self.kinds = {name: (dtype, (*size, 3)) for name, size in self.images.items()}
+        others = [name for name in self.fields if name not in geometries and name != self.labels]
+        stacked = {name: schema[name] for name in others if schema[name].nbytes is not None}
+        for name, kind in stacked.items():
+            self.kinds[name] = getattr(torch, kind.dtype or ""), tuple(dim or 0 for dim in kind.shape or ())
+        record = sum(kind.nbytes or 0 for kind in stacked.values())
+        self.group = (1, 1) if geometries else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
+        decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
         # The output that may show any image: the data set's image field, else the first.
-        main = None if len(names) == 1 else names.index(field) if field in names else 0
-        return ImagePlan(
+        names, field = list(geometries), selection.image_field
+        main = None if len(names) <= 1 else names.index(field) if field in names else 0
+        self._making = _Images(
+            flip, decoding, main, None if values is None else values.view(torch.uint8).numpy().tobytes()
+        )
+        pillow = decoding.decoder == "auto" and geometries
+        self._foreign = Foreign(dataset, names, decoding, values) if pillow else None
+
+    def _changed_labels(self) -> str | None:
+        """Return the field of labels that differ from what the files hold, if there is one."""
+        selection = self._dataset.selection
+        changed = selection.labels.are_mapped or self._dataset.target_transform is not None
+        if selection.mapped_label is None or changed:
+            return selection.mapped_label
+        kind = selection.shards.schema[selection.mapped_label]
+        array = kind.name == "array" and kind.nbytes is not None and kind.dtype != "bfloat16"
+        as_stored = array or kind.name in ("int64", "float64")
+        return None if as_stored else selection.mapped_label
+
+    @property
+    def are_current(self) -> bool:
+        """Whether the attributes of the data set are what they were."""
+        decode, transform = self._as_of
+        return self._dataset.decode == decode and self._dataset.target_transform is transform
+
+    def plan(self, spares: int) -> LoadPlan:
+        """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
+        names = list(self.kinds)
+        return LoadPlan(
             [(reader, names) for reader in self._dataset.readers],
-            [geometry.spec() for geometry in self._geometries.values()],
-            flip=self._flip,
+            [self._geometries[name].spec() if name in self._geometries else None for name in names],
+            images=self._making,
             verify=self._dataset.verify,
-            main=main,
-            values=self._values,
             spares=spares,
-            **self._decoding.options(),
         )
 
     def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:
-        """See `Outputs`; Pillow decodes images that the core cannot decode."""
+        """Return what lets Pillow decode images that the core cannot decode, and returns the remaining failures."""
         return None if self._foreign is None else partial(self._foreign.fill, request, clock)
 
 
@@ -112,45 +128,3 @@ def _each_byte(normalize: Normalize) -> torch.Tensor:
     """Return what each byte becomes in each channel: (256, 3)."""
     values: torch.Tensor = normalize(torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256))
     return values[0, :, 0].T.contiguous()
-
-
-class ArrayOutputs:
-    """Scalars, and arrays of one shape; neighbouring batches are made together.
-
-    Args:
-        dataset: A data set in fields mode.
-
-    Raises:
-        SchemaError: a field holds images, which only ImageOutputs decode.
-    """
-
-    are_images = False
-
-    def __init__(self, dataset: FastRecordDataset) -> None:
-        self._dataset = dataset
-        reader = dataset.readers[0]
-        stacked = {}
-        for name in dataset.fields or ():
-            kind = reader.schema[name]
-            if kind.name == "image":
-                raise Code.FIELD_TYPE.error(
-                    f"{reader.path}: field {name!r} holds encoded images: write images={{{name!r}: "
-                    "transforms.CenterCrop(224)} or another geometry to decode them, or select other fields"
-                )
-            if kind.nbytes is not None and name != dataset.selection.mapped_label:
-                stacked[name] = kind
-        self.kinds = {
-            name: (getattr(torch, kind.dtype or ""), tuple(dim or 0 for dim in kind.shape or ()))
-            for name, kind in stacked.items()
-        }
-        record = sum(kind.nbytes or 0 for kind in stacked.values())
-        self.group = (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
-
-    def plan(self, spares: int) -> ArrayPlan:
-        """See `Outputs`."""
-        files = [(reader, list(self.kinds)) for reader in self._dataset.readers]
-        return ArrayPlan(files, verify=self._dataset.verify, spares=spares)
-
-    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:  # noqa: ARG002
-        """See `Outputs`; the threads can stack all arrays."""
-        return None

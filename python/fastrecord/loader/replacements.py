@@ -13,7 +13,7 @@ _NO_WORKERS = "threads of the core make the batches, and there are no worker pro
 _SAMPLER = "write batch_sampler=FastRecordBatchSampler(dataset, batch_size, {name}=...)"
 _DATASET = "write FastRecordDataset(path, {name}=...)"
 _DELIVERY = "write delivery=fr.Delivery({name}=...)"
-_DECODING = "write decoding=fr.Decoding({name}=...)"
+_DECODING = "write FastRecordDataset(path, decode=fr.Decoding({name}=...))"
 _IMAGE = "write image= with a geometry of fastrecord.transforms, such as RandomResizedCrop(224), and flip=True"
 _TRANSFORM = f"{_IMAGE}; for whole batches batch_transform="
 _NORMALIZE = (
@@ -25,6 +25,8 @@ _NORMALIZE = (
 _REPLACEMENTS: dict[str, str] = {
     **dict.fromkeys(("num_workers", "workers"), _NO_WORKERS + "write threads=, or nothing"),
     "num_threads": "write threads=",
+    "images": 'write image= with a geometry for each field, such as {{"left": CenterCrop(224)}}',
+    "decoding": "write FastRecordDataset(path, decode=fr.Decoding(...))",
     **dict.fromkeys(
         ("persistent_workers", "worker_init_fn", "multiprocessing_context", "timeout"), _NO_WORKERS + "leave it out"
     ),
@@ -32,7 +34,7 @@ _REPLACEMENTS: dict[str, str] = {
     "collate_fn": "batches are stacked as they are made: change whole batches by batch_transform=",
     "sampler": "write batch_sampler=, such as FastRecordBatchSampler(dataset, batch_size, shuffle=True)",
     "generator": "write seed=",
-    "max_skipped": "write on_error=fr.Skip(at_most=...)",
+    "max_skipped": "write on_error=fr.Skip(limit=...)",
     "prefetch_factor": "write delivery=fr.Delivery(prefetch=...), the number of batches in progress",
     "pin_memory_device": "write delivery=fr.Delivery(device=...)",
     "fields": "write FastRecordDataset(path, fields=...)",

@@ -57,7 +57,7 @@ class Skip:
     """Leave records that cannot be loaded out of their batches; a loader's `on_error`.
 
     Attributes:
-        at_most: How many records an iteration may skip; one more ends it with an error. A float: a
+        limit: How many records an iteration may skip; one more ends it with an error. A float: a
             share of this rank's records of an epoch, but at least 10 if it is not 0.0. With a
             foreign batch sampler, it is a share of the rank's part of the data set, or of the
             records so far if they are more. An int: a number. None: no limit. An intact
@@ -69,29 +69,29 @@ class Skip:
         TypeError, ValueError: a value is not allowed; the message says what is.
     """
 
-    at_most: float | int | None = 0.05
+    limit: float | int | None = 0.05
     handler: Handler | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.at_most, (float, np.floating)):
-            if not 0 <= self.at_most <= 1:
+        if isinstance(self.limit, (float, np.floating)):
+            if not 0 <= self.limit <= 1:
                 raise ValueError(
-                    f"at_most is a share of an epoch's records from 0.0 to 1.0, or a number of records as an int, "
-                    f"not {self.at_most!r}"
+                    f"limit is a share of an epoch's records from 0.0 to 1.0, or a number of records as an int, "
+                    f"not {self.limit!r}"
                 )
-        elif self.at_most is not None:
-            integer("at_most", self.at_most, 0)
+        elif self.limit is not None:
+            integer("limit", self.limit, 0)
         if self.handler is not None and not callable(self.handler):
             raise TypeError(f"handler is a callable, not {self.handler!r}")
 
     def allowed(self, records: int) -> float:
         """Return how many of an epoch's records may be skipped."""
-        if self.at_most is None:
+        if self.limit is None:
             return math.inf
-        if not isinstance(self.at_most, (float, np.floating)):
-            return self.at_most
+        if not isinstance(self.limit, (float, np.floating)):
+            return self.limit
         # 0.57 * 1000 is slightly less than 570.
-        return max(math.floor(self.at_most * records + 1e-9), _AT_LEAST if self.at_most else 0)
+        return max(math.floor(self.limit * records + 1e-9), _AT_LEAST if self.limit else 0)
 
 
 OnError: TypeAlias = Literal["raise", "skip"] | Handler | Skip
@@ -233,8 +233,8 @@ class EpochSkips:
         path = self._last[-1].path
         return (
             f"{self._count} of the epoch's first {self.seen} records could not be loaded: "
-            f"at_most={skip.at_most} allows {allowed} to be skipped in an epoch; the last ones: "
+            f"limit={skip.limit} allows {allowed} to be skipped in an epoch; the last ones: "
             f"{'; '.join(names)}; the reason of the last: {self._last[-1].reason}; `fastrecord verify --deep {path}` "
             "finds every bad record of a file, `fastrecord repair` saves the others into a new one, and a larger limit "
-            "(fastrecord.Skip(at_most=...), --max-skipped of the trainer) continues without them"
+            "(fastrecord.Skip(limit=...), --max-skipped of the trainer) continues without them"
         )

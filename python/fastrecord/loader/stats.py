@@ -20,7 +20,7 @@ class LoaderStats:
             consumer's thread.
         batches: Batches handed to the consumer.
         reads: Payloads read.
-        bytes_read: Bytes of these payloads.
+        bytes_read: Bytes of these payloads, and of values in columns, such as labels.
         seconds: Wall time of the iterations, starting when their first batch is requested.
         threads: Threads that work in an iteration.
         read_seconds: Reading and checking payloads, and stacking arrays, summed over the threads.

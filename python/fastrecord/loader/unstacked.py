@@ -30,21 +30,21 @@ class UnstackedFields:
     """Reads the columns of a batch that the core's threads do not make, in the consumer's thread.
 
     Args:
-        dataset: The files, the fields of a batch, and the numbers of the labels.
-        made: The fields that the threads make.
+        dataset: The files, and the numbers of the labels.
+        fields: Their names.
+        labels: The one of them with labels that differ from the stored values.
         ragged: As in Delivery.
 
     Raises:
         SchemaError: a field in `ragged` is not an array of varying shape.
     """
 
-    def __init__(self, dataset: FastRecordDataset, made: Sequence[str], ragged: Mapping[str, Ragged]) -> None:
-        self._dataset = dataset
+    def __init__(
+        self, dataset: FastRecordDataset, fields: Sequence[str], labels: str | None, ragged: Mapping[str, Ragged]
+    ) -> None:
+        self._dataset, self._fields, self._label = dataset, fields, labels
         reader = dataset.readers[0]
-        selection = dataset.selection
-        self._label = selection.mapped_label
-        names = self._names = tuple(name for name in selection.fields if name not in (*made, selection.image_field))
-        self._kinds = {name: reader.schema[name] for name in names if name != self._label}
+        self._kinds = {name: reader.schema[name] for name in fields if name != labels}
         for name in ragged:
             if name not in self._kinds or None not in (self._kinds[name].shape or ()):
                 raise Code.FIELD_TYPE.error(
@@ -58,7 +58,7 @@ class UnstackedFields:
 
         Small values of several batches are read at once.
         """
-        if not self._names:
+        if not self._fields:
             yield from repeat({}, len(sizes))
             return
         ends = [0, *accumulate(sizes)]
@@ -106,14 +106,12 @@ class UnstackedFields:
             SchemaError: a label has no class.
         """
         found: Columns = {}
-        if self._label is not None:
-            found[self._label] = self._labels(rows)
         if self._plain:
             values = zip(self._plain, self._dataset.values(rows, self._plain), strict=True)
             found |= {name: as_tensors(value, self._kinds[name]) for name, value in values}
         for name, way in self._merged.items():
             found[name] = self._pad(name, rows) if way == "pad" else self._pack(name, rows)
-        return {name: found[name] for name in self._names}
+        return {name: self._labels(rows) if name == self._label else found[name] for name in self._fields}
 
     def failures(self, rows: NDArray[np.int64]) -> list[tuple[int, Exception]]:
         """Return the slots of rows with a value that cannot be read, and the errors.

@@ -848,7 +848,7 @@ class CachedFile:
     def _open_reader(self) -> Reader:
         if self._reader is None:
             shard, here = self.shard, Here(self.place or f"/proc/self/fd/{self._descriptor}")
-            self._reader = open_shard(self.where, "mmap", False, *shard.about, here)
+            self._reader = open_shard(self.where, "mmap", False, shard.about, here)
         return self._reader
 
     def _bring_columns(self, names: Sequence[str]) -> None:

@@ -207,7 +207,7 @@ class ShardSource:
         """Return what `side_kinds` does, and bring only these records for it."""
         _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
         shard, where = self.shard, self.source.folder.where(self.shard.name)
-        with open_shard(as_name(where), "mmap", False, *shard.about, Here(self.open())) as reader:
+        with open_shard(as_name(where), "mmap", False, shard.about, Here(self.open())) as reader:
             return side_kinds(reader, field, records)
 
     def __reduce__(self) -> tuple[Any, ...]:

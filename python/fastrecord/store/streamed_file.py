@@ -79,7 +79,7 @@ class StreamedFile:
             self._file.flush()
             self._place = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
             self._bring_missing(rest)
-            self.reader: Reader = open_shard(self.where, "mmap", False, *shard.about, Here(self._place))
+            self.reader: Reader = open_shard(self.where, "mmap", False, shard.about, Here(self._place))
         except BaseException:
             self._file.close()
             raise

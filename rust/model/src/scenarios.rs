@@ -163,8 +163,8 @@ const PANICS: u64 = 240;
 const PANICS_LOCATED: u64 = 250;
 
 impl Plan for Numbers {
-    fn is_random(&self) -> bool {
-        false
+    fn images(&self) -> usize {
+        0
     }
 
     fn rows(&self) -> u64 {
@@ -175,8 +175,8 @@ impl Plan for Numbers {
         Error::Plan(row.to_string())
     }
 
-    fn row_bytes(&self) -> Vec<usize> {
-        vec![1]
+    fn row_bytes(&self) -> &[usize] {
+        &[1]
     }
 
     fn granularity(&self) -> usize {

@@ -142,8 +142,8 @@ fn exception(error: Error) -> PyErr {
             os_error(path, &source, way_out, message)
         }
         // Callers expect the system's error. The recovery advice goes into a note.
-        Error::WriteFailed { path, source, safe } => {
-            let note = format!("{}: {safe}", path.display());
+        Error::WriteFailed { path, source, recovery } => {
+            let note = format!("{}: {recovery}", path.display());
             let raised = os_error(path, &source, "", message);
             Python::attach(|py| match raised.value(py).call_method1("add_note", (note,)) {
                 Ok(_) => raised,

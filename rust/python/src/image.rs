@@ -1,6 +1,6 @@
 //! Functions that decode, crop and inspect single images, without a loader.
 
-use crate::convert::images::options_from;
+use crate::convert::images::{Decoding, options_from};
 use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of};
 use fastrecord_core::memory::zeros;
 use fastrecord_core::{Pixels, Verify, decode_image as decode, decode_records as core_decode_records};
@@ -72,26 +72,20 @@ pub(crate) fn decode_image<'py>(
 
 /// Read and decode the images of records: a list of uint8 (H, W, 3), in the order given.
 ///
-/// Uses at most `threads` threads; None means the reader's own number.
+/// `decoding` is a `fastrecord.Decoding`, or has its attributes. Uses at most `threads` threads; None
+/// means the reader's own number.
 #[pyfunction]
-#[pyo3(signature = (
-    reader, records, field, *, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
-    exif_orientation = false, max_pixels = None, threads = None,
-))]
-#[allow(clippy::too_many_arguments)] // keywords in Python
+#[pyo3(signature = (reader, records, field, *, verify = Check(Verify::Once), decoding = None, threads = None))]
 pub(crate) fn decode_records<'py>(
     py: Python<'py>,
     reader: &Bound<'py, Reader>,
     records: &Bound<'py, PyAny>,
     field: &str,
     verify: Check,
-    truncated: &str,
-    sixteen_bit: &str,
-    exif_orientation: bool,
-    max_pixels: Option<u64>,
+    decoding: Option<Decoding>,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let options = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
+    let options = decoding.map_or_else(|| Ok(DecodeOptions::default()), |decoding| decoding.options())?;
     let state = reader.get().state()?;
     let core = &state.reader;
     let records = core.resolve(&indices(records)?).map_err(to_py)?;

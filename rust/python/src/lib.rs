@@ -77,7 +77,7 @@ mod _core {
     #[pymodule_export]
     use crate::interchange::{crc32c, example_names, find_tfrecords, read_examples};
     #[pymodule_export]
-    use crate::loader::{ArrayPlan, ImagePlan, Load, Loading};
+    use crate::loader::{Load, LoadPlan, Loading};
     #[pymodule_export]
     use crate::order::blocks::BlockOrder;
     #[pymodule_export]
@@ -85,26 +85,28 @@ mod _core {
     #[pymodule_export]
     use crate::order::random::uniform;
     #[pymodule_export]
-    use crate::read::batch::{Batch, Payloads};
+    use crate::read::batch::Batch;
     #[pymodule_export]
     use crate::read::parts::{
         allocate, check_field, commit_parts, damaged_payloads, field_parts, payload_fields, payload_parts, punch_hole,
         set_place, supply_of,
     };
     #[pymodule_export]
+    use crate::read::payloads::Payloads;
+    #[pymodule_export]
     use crate::read::ragged::Arrays;
     #[pymodule_export]
     use crate::read::reader::Reader;
     #[pymodule_export]
-    use crate::read::reopen::open_snapshot;
+    use crate::read::reopen::{open_shard, open_snapshot};
     #[pymodule_export]
-    use crate::read::unopened::{Contents, open_shard};
+    use crate::read::unopened::Contents;
     #[pymodule_export]
     use crate::salvage::Salvage;
     #[pymodule_export]
     use crate::write::add_index::add_crop_index;
     #[pymodule_export]
-    use crate::write::field_filler::Filler;
+    use crate::write::new_field::NewFieldWriter;
     #[pymodule_export]
     use crate::write::writer::Writer;
 

@@ -1,12 +1,12 @@
-//! `ImagePlan`, `ArrayPlan`, `Loading` and `Load`: the loader's threads for `fastrecord.loader`.
+//! `LoadPlan`, `Loading` and `Load`: the loader's threads for `fastrecord.loader`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrecord_core::image::{Channels, Geometry};
 use fastrecord_core::{
-    ArrayPlan as CoreArrayPlan, BufferPool, Error, ImagePlan as CoreImagePlan, Load as CoreLoad, LoadCounters,
-    LoadFile, LoadSource, Loader, Result as CoreResult, Verify, View, Workload,
+    BufferPool, Error, ImageOptions, Load as CoreLoad, LoadCounters, LoadFile, LoadPlan as CoreLoadPlan, LoadSource,
+    Loader, Output, Verify, View, Workload,
 };
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::convert::buffers::{BatchMemory, lend, release_lent};
-use crate::convert::images::options_from;
+use crate::convert::images::Decoding;
 use crate::convert::indices::positions as numbers;
 use crate::convert::verify::Check;
 use crate::error::{not_decoded, to_py, without_gil};
@@ -53,18 +53,45 @@ fn files_of(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadFi
     files.into_iter().enumerate().map(file).collect()
 }
 
-/// State shared by all iterations over a plan: counters, and spare memory for batches.
-struct PlanShared {
+/// What becomes of a field: None: its values are stacked; else the geometry of its images.
+fn output(given: Option<&Bound<'_, PyTuple>>) -> PyResult<Output> {
+    given.map_or(Ok(Output::Stack), |given| geometry(given).map(Output::Image))
+}
+
+/// How images are made: a `fastrecord.loader.outputs.Images`.
+#[derive(FromPyObject)]
+struct Images {
+    flip: bool,
+    decoding: Decoding,
+    main: Option<usize>,
+    values: Option<Vec<u8>>,
+}
+
+/// What a loader's threads make of each record: images, and values stacked as they are.
+///
+/// Args:
+///     files: Readers, each with the names of its fields, one for each output.
+///     outputs: For each output the geometry of its images, as `fastrecord.transforms` describes it;
+///         None: its values are stacked, which are scalars, or arrays of a fixed shape.
+///     images: How images are made: an object with these attributes. `flip`: mirror half of the
+///         records at random. `decoding`: a `fastrecord.Decoding`. `main`: the number of the image that
+///         may be a mask; the others refuse images that may be masks; None: no image refuses them.
+///         `values`: what pixels become in batches: for each byte its values as red, green and blue,
+///         of 1, 2, 4 or 8 bytes each; None: pixels stay bytes. None: the default of each.
+///     verify: When to check payloads against their CRCs, as in `Reader`.
+///     spares: Number of batches whose memory is kept for reuse.
+/// Raises:
+///     KeyError, TypeError: a field does not exist, or does not hold bytes, or its values differ in
+///     size. ValueError: a geometry is invalid, or the values are.
+#[pyclass(module = "fastrecord._core", frozen)]
+pub(crate) struct LoadPlan {
+    plan: Arc<CoreLoadPlan>,
     counters: Arc<LoadCounters>,
     blocks: usize,
     spares: Mutex<Arc<BufferPool>>,
 }
 
-impl PlanShared {
-    fn new(blocks: usize) -> Self {
-        Self { counters: Arc::default(), blocks, spares: Mutex::new(BufferPool::new(blocks)) }
-    }
-
+impl LoadPlan {
     /// Returns the spare memory of this process.
     fn spares(&self) -> Arc<BufferPool> {
         // The lock is held briefly and only with the GIL, so no fork finds it locked.
@@ -74,131 +101,46 @@ impl PlanShared {
         }
         Arc::clone(&spares)
     }
-
-    fn start(
-        &self,
-        py: Python<'_>,
-        images: Option<&Arc<CoreImagePlan>>,
-        start: impl FnOnce(Arc<LoadCounters>) -> CoreResult<Loader> + Send,
-    ) -> PyResult<Loading> {
-        let counters = Arc::clone(&self.counters);
-        follow(py)?;
-        let loader = delivered(py, py.detach(|| start(Arc::clone(&counters))).map_err(to_py))?;
-        Ok(Loading {
-            rows: loader.rows(),
-            row_bytes: loader.row_bytes(),
-            spares: self.spares(),
-            counters,
-            images: images.cloned(),
-            loader: Mutex::new(Some(loader)),
-        })
-    }
-
-    fn counts(&self) -> [u64; 7] {
-        let LoadCounters { records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos } = &*self.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos].map(get)
-    }
-}
-
-/// The plan for images: which images of each record become which pixels.
-///
-/// Args:
-///     files: Readers, each with the names of its image fields, one for each output.
-///     outputs: The geometry of each output, as `fastrecord.transforms` describes it.
-///     flip: Mirror half of the images at random.
-///     verify: When to check payloads against their CRCs, as in `Reader`.
-///     truncated: "reject" or "accept".
-///     sixteen_bit: "reject", "scale" or "clip".
-///     exif_orientation: Turn images upright as their EXIF data specifies.
-///     max_pixels: Larger images are refused. None means Pillow's limit.
-///     main: The output that accepts any image. The other outputs refuse images that may be masks.
-///         None: no output refuses them.
-///     values: What pixels become in batches: for each byte its values as red, green and blue, of 1, 2,
-///         4 or 8 bytes each. None: pixels stay bytes.
-///     spares: Number of batches whose memory is kept for reuse.
-/// Raises:
-///     KeyError, TypeError: a field does not exist, or does not hold bytes. ValueError: a geometry is
-///     invalid, or the values are.
-#[pyclass(module = "fastrecord._core", frozen)]
-pub(crate) struct ImagePlan {
-    plan: Arc<CoreImagePlan>,
-    shared: PlanShared,
 }
 
 #[pymethods]
-impl ImagePlan {
+impl LoadPlan {
     #[new]
-    #[pyo3(signature = (
-        files, outputs, *, flip = false, verify = Check(Verify::Once), truncated = "reject", sixteen_bit = "reject",
-        exif_orientation = false, max_pixels = None, main = None, values = None, spares = 4
-    ))]
-    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)] // keywords in Python
+    #[pyo3(signature = (files, outputs, *, images = None, verify = Check(Verify::Once), spares = 4))]
     fn new(
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
-        outputs: Vec<Bound<'_, PyTuple>>,
-        flip: bool,
+        outputs: Vec<Option<Bound<'_, PyTuple>>>,
+        images: Option<Images>,
         verify: Check,
-        truncated: &str,
-        sixteen_bit: &str,
-        exif_orientation: bool,
-        max_pixels: Option<u64>,
-        main: Option<usize>,
-        values: Option<Vec<u8>>,
         spares: usize,
     ) -> PyResult<Self> {
-        let decode = options_from(truncated, sixteen_bit, exif_orientation, max_pixels)?;
-        let outputs = outputs.iter().map(geometry).collect::<PyResult<_>>()?;
-        let plan = CoreImagePlan::new(files_of(files)?, outputs, flip, decode, verify.0).map_err(to_py)?;
-        let plan = main.into_iter().fold(plan, CoreImagePlan::refusing_masks);
-        let plan = values.into_iter().try_fold(plan, CoreImagePlan::with_values).map_err(to_py)?;
-        Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
+        let outputs: Vec<Output> = outputs.iter().map(|given| output(given.as_ref())).collect::<PyResult<_>>()?;
+        let images = match images {
+            Some(Images { flip, decoding, main, values }) => {
+                ImageOptions { flip, decode: decoding.options()?, main, values }
+            }
+            None => ImageOptions::default(),
+        };
+        let plan = CoreLoadPlan::new(files_of(files)?, &outputs, images, verify.0).map_err(to_py)?;
+        let spare = Mutex::new(BufferPool::new(spares));
+        Ok(Self { plan: Arc::new(plan), counters: Arc::default(), blocks: spares, spares: spare })
     }
 
     /// Start `threads` threads, at least 1, that load batches until they are closed.
     fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
-        self.shared.start(py, Some(&self.plan), |counters| self.plan.start(counters, threads))
+        let (plan, counters) = (Arc::clone(&self.plan), Arc::clone(&self.counters));
+        follow(py)?;
+        let loader = delivered(py, py.detach(|| plan.start(Arc::clone(&counters), threads)).map_err(to_py))?;
+        Ok(Loading { spares: self.spares(), counters, plan, rows: loader.rows(), loader: Mutex::new(Some(loader)) })
     }
 
     /// Return totals of all threads since the plan was created.
     ///
     /// They are records, failures, reads, bytes, and nanoseconds of reading, decoding and resizing.
     fn counters(&self) -> [u64; 7] {
-        self.shared.counts()
-    }
-}
-
-/// The plan for stacking values of fixed size: scalars, and arrays of a fixed shape.
-///
-/// Args:
-///     files: Readers, each with the names of its fields, one for each output.
-///     verify: When to check payloads against their CRCs, as in `Reader`.
-///     spares: Number of batches whose memory is kept for reuse.
-/// Raises:
-///     KeyError, TypeError: a field does not exist, or its values differ in size.
-#[pyclass(module = "fastrecord._core", frozen)]
-pub(crate) struct ArrayPlan {
-    plan: Arc<CoreArrayPlan>,
-    shared: PlanShared,
-}
-
-#[pymethods]
-impl ArrayPlan {
-    #[new]
-    #[pyo3(signature = (files, *, verify = Check(Verify::Once), spares = 4))]
-    fn new(files: Vec<(PyRef<'_, Reader>, Vec<String>)>, verify: Check, spares: usize) -> PyResult<Self> {
-        let plan = CoreArrayPlan::new(files_of(files)?, verify.0).map_err(to_py)?;
-        Ok(Self { plan: Arc::new(plan), shared: PlanShared::new(spares) })
-    }
-
-    /// Start `threads` threads, at least 1, that load batches until they are closed.
-    fn start(&self, py: Python<'_>, threads: usize) -> PyResult<Loading> {
-        self.shared.start(py, None, |counters| self.plan.start(counters, threads))
-    }
-
-    /// Return totals of all threads since the plan was created, as in `ImagePlan`.
-    fn counters(&self) -> [u64; 7] {
-        self.shared.counts()
+        let LoadCounters { records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos } = &*self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [records, failures, reads, bytes, read_nanos, decode_nanos, resize_nanos].map(get)
     }
 }
 
@@ -206,11 +148,9 @@ impl ArrayPlan {
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct Loading {
     rows: u64,
-    row_bytes: Vec<usize>,
     spares: Arc<BufferPool>,
     counters: Arc<LoadCounters>,
-    /// The plan, if it is one for images.
-    images: Option<Arc<CoreImagePlan>>,
+    plan: Arc<CoreLoadPlan>,
     loader: Mutex<Option<Loader>>,
 }
 
@@ -221,8 +161,7 @@ impl Loading {
     /// Args:
     ///     seed, epoch: With the positions, they determine the crops.
     ///     rows: Record numbers over all files, int64 (N,).
-    ///     positions: Positions in the epoch order, int64 (N,). None for arrays, which use no
-    ///         randomness.
+    ///     positions: Positions in the epoch order, int64 (N,); may be None without images.
     ///     memory: A writable buffer for each output, such as pinned memory, to use instead of our
     ///         own. No other code may use it before the batch is complete.
     ///     ahead: Record numbers of later batches to prefetch, ascending, int64 (N,).
@@ -246,7 +185,7 @@ impl Loading {
         let rows = numbers(&rows, self.rows)?;
         let (positions, ahead) = (given(positions, u64::MAX)?, given(ahead, self.rows)?);
         let own = || {
-            let lengths = self.row_bytes.iter().map(|row| row * rows.len());
+            let lengths = self.plan.row_bytes().iter().map(|row| row * rows.len());
             py.detach(|| lengths.map(|length| self.spares.take(length)).collect::<Result<Vec<_>, _>>()).map_err(to_py)
         };
         let buffers = memory.map_or_else(own, |memory| memory.iter().map(lend).collect())?;
@@ -254,7 +193,7 @@ impl Loading {
         let loader = loader.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
         let load = loader.submit(Workload { seed, epoch, rows, positions, ahead, buffers }).map_err(to_py)?;
         let lent = lent.then_some(ReleaseLent);
-        Ok(Load { inner: load, lent, counters: Arc::clone(&self.counters), images: self.images.clone() })
+        Ok(Load { inner: load, lent, counters: Arc::clone(&self.counters), plan: Arc::clone(&self.plan) })
     }
 
     /// End the threads after their current images. Waiting for an incomplete batch then raises.
@@ -281,8 +220,7 @@ pub(crate) struct Load {
     inner: CoreLoad,
     lent: Option<ReleaseLent>,
     counters: Arc<LoadCounters>,
-    /// The plan, if it is one for images.
-    images: Option<Arc<CoreImagePlan>>,
+    plan: Arc<CoreLoadPlan>,
 }
 
 struct ReleaseLent;
@@ -305,7 +243,7 @@ impl Load {
     /// Returns:
     ///     Memory for each output, writable, uint8 (N x bytes per row,), unless `submit` received
     ///     memory; and the failed records: (position in the batch, exception), in order. Their
-    ///     slots are zeros.
+    ///     slots are zeros; if an image fails, the images only.
     /// Raises:
     ///     KeyboardInterrupt, or another exception of a signal handler: the batch can be waited for
     ///     again. RuntimeError: the threads are closed, or belong to another process.
@@ -325,14 +263,14 @@ impl Load {
     ///
     /// Args:
     ///     slot: The record's slot in the batch.
-    ///     images: For each output, the encoded bytes or the pixels as binary PPM, and the colours
+    ///     images: For each image output, the encoded bytes or the pixels as binary PPM, and the colours
     ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
     ///         bytes.
     /// Returns:
-    ///     For each output its pixels, uint8 (height, width, 3).
+    ///     For each image output its pixels, uint8 (height, width, 3).
     /// Raises:
     ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
-    ///     mask. Its attribute `output` is the number of the output.
+    ///     mask. Its attribute `output` is the number of the image output.
     fn make_of<'py>(
         &self,
         py: Python<'py>,
@@ -346,25 +284,23 @@ impl Load {
             None => None,
         };
         let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
-        let plan = self.images.as_ref().ok_or_else(|| to_py(Error::LoaderClosed))?;
-        let made = py.detach(|| plan.make_of(&self.inner, slot, &images, &self.counters));
+        let made = py.detach(|| self.plan.make_of(&self.inner, slot, &images, &self.counters));
         let made = made.map_err(|(output, error)| {
             let raised = not_decoded(&error);
             raised.value(py).setattr("output", output).err().unwrap_or(raised)
         })?;
-        let sizes = plan.sizes().into_iter();
+        let sizes = self.plan.image_sizes().into_iter();
         made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
     }
 
     /// Return which part of its image each output shows; call it after `wait`.
     ///
     /// Returns:
-    ///     For each output: height and width of the images, int64 (N, 2); left, top, right and bottom
+    ///     For each image output: height and width of the images, int64 (N, 2); left, top, right and bottom
     ///     of the part that the whole output shows, float64 (N, 4); whether it is mirrored, bool (N,).
     ///     Zeros for records that failed.
     fn views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Views<'py>>> {
-        let Some(plan) = &self.images else { return Ok(Vec::new()) };
-        let rows = py.detach(|| plan.views(&self.inner));
+        let rows = py.detach(|| self.plan.views(&self.inner));
         let of = |output: usize| {
             let views = || rows.iter().map(move |row| row.as_ref().map_or_else(View::default, |views| views[output]));
             let sizes = views().flat_map(|view| [view.image.1, view.image.0]).map(i64::from);
@@ -372,7 +308,7 @@ impl Load {
             let parts = PyArray1::from_iter(py, views().flat_map(|view| view.part)).reshape([rows.len(), 4])?;
             Ok((sizes, parts, PyArray1::from_iter(py, views().map(|view| view.flip))))
         };
-        (0..plan.sizes().len()).map(of).collect()
+        (0..self.plan.image_sizes().len()).map(of).collect()
     }
 
     /// Return whether `wait` would return at once.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fastrecord_core::{Loss, Salvage as CoreSalvage, Verify};
+use fastrecord_core::{LostRecords, Salvage as CoreSalvage, Verify};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
@@ -58,7 +58,7 @@ impl Salvage {
     /// reason).
     #[getter]
     fn losses(&self) -> Vec<(u64, u64, Option<String>, String)> {
-        let row = |loss: &Loss| (loss.records.start, loss.records.end, loss.field.clone(), loss.why.clone());
+        let row = |loss: &LostRecords| (loss.records.start, loss.records.end, loss.field.clone(), loss.why.clone());
         self.core.losses().iter().map(row).collect()
     }
 

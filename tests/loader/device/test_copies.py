@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fastrecord as fr
 from fastrecord.loader.group import Group
 from tests.support.loading import make
 
@@ -31,7 +32,8 @@ def test_the_next_batch_is_copied_after_the_labels_of_this_one_and_before_it_is_
 ) -> None:
     # `complete` then waits for the threads, which are otherwise ready at some time.
     monkeypatch.setattr(Group, "is_ready", lambda _: True)
-    loader = make(photos, 8, device="meta")
+    dataset = fr.FastRecordDataset(photos, target_transform=float)  # the threads do not make these labels
+    loader = make(dataset, 8, device="meta")
     with Copies() as copies:
         given = iter(loader)
         images, labels = next(given)

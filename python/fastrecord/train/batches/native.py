@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastrecord import Decoding, Delivery, FastRecordDataset, FastRecordLoader, Skip
+from fastrecord import Delivery, FastRecordDataset, FastRecordLoader, Skip
 from fastrecord.loader.skip import SkippedRecord
 from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import LISTED, Batch, Batches
@@ -61,9 +61,8 @@ class NativeBatches(Batches):
             image=make_crop(config.augment, config.image_size, training=training),
             flip=training and config.augment == "imagenet",
             threads=config.threads,
-            decoding=Decoding(decoder=config.decoder, sixteen_bit=config.sixteen_bit),
             delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
-            on_error=Skip(at_most=config.max_skipped, handler=self._note_skipped)
+            on_error=Skip(limit=config.max_skipped, handler=self._note_skipped)
             if config.on_error == "skip"
             else "raise",
         )

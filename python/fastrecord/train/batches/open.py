@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastrecord import FastRecordDataset, FastRecordError
+from fastrecord import Decoding, FastRecordDataset, FastRecordError
 from fastrecord.dataset.shards import at_snapshots
 from fastrecord.errors import Code
 from fastrecord.names import name_some
@@ -137,11 +137,14 @@ def _open(
     # The native loader applies the geometry itself; torch's loader uses the transform.
     made = config.loader == "native" or (training and config.data != "real")
     transform = None if made else make_transform(config.augment, config.image_size, training=training)
+    native = Decoding(decoder=config.decoder, sixteen_bit=config.sixteen_bit)
+    decode: str | Decoding = native if config.loader == "native" else "pil"
     try:
         paths = files if snapshots is None else at_snapshots(files, snapshots)
         dataset = FastRecordDataset(
             paths,
             transform=transform,
+            decode=decode,
             classes=classes,
             allow_incomplete=config.allow_incomplete,
             store=Store(cache=config.cache, cache_size=config.cache_size),

@@ -24,7 +24,7 @@ pub(crate) struct Measured {
 
 /// The decision for a field's values from now on, and its reason.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct CodecChoice {
     /// `None`: stored uncompressed.
     pub(crate) encoder: Option<Encoder>,
     pub(crate) level: i32,
@@ -35,7 +35,7 @@ pub(crate) struct Settled {
 
 /// Chooses "auto" from none, lz4 and zstd: the codec with the least time to read at 200 MB/s per
 /// thread and to decompress.
-pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
+pub(crate) fn choose(sample: &Sample) -> Result<CodecChoice, String> {
     let raw = sample.bytes() as u64;
     let plain = Measured { stored: raw, nanos: 0.0 };
     let (mut best, mut level, mut cost) = (None, 0, plain.cost());
@@ -53,17 +53,17 @@ pub(crate) fn choose(sample: &Sample) -> Result<Settled, String> {
         "of {count} values ({raw} bytes) compressed {}; the least time to read at 200 MB/s and decompress",
         tried.join(", ")
     );
-    Ok(Settled { encoder: best, level, dictionary: None, why })
+    Ok(CodecChoice { encoder: best, level, dictionary: None, why })
 }
 
 /// Trains a zstd dictionary of at most `bytes`, if it makes the sample smaller.
-pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<Settled, String> {
+pub(crate) fn train(sample: &Sample, level: i32, bytes: u64) -> Result<CodecChoice, String> {
     let settled = |dictionary: Option<Vec<u8>>, why: String| {
         let encoder = match &dictionary {
             Some(bytes) => Encoder::with_dictionary(level, bytes)?,
             None => Encoder::zstd(level),
         };
-        Ok(Settled { encoder: Some(encoder), level, dictionary, why })
+        Ok(CodecChoice { encoder: Some(encoder), level, dictionary, why })
     };
     let count = sample.len();
     // A dictionary that is large relative to its sample memorizes the sample, and helps no other

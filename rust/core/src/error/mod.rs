@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::damage::Damage;
-use crate::error::recovery::Safe;
+use crate::error::recovery::Recovery;
 
 /// The result of every operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -22,8 +22,8 @@ pub enum Error {
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
 
-    #[error("{path}: {source}: {safe}", path = path.display())]
-    WriteFailed { path: PathBuf, source: io::Error, safe: Safe },
+    #[error("{path}: {source}: {recovery}", path = path.display())]
+    WriteFailed { path: PathBuf, source: io::Error, recovery: Recovery },
 
     #[error("{path}: not a .frec file: {reason}", path = path.display())]
     NotFrec { path: PathBuf, reason: String },
@@ -122,8 +122,8 @@ pub enum Error {
     #[error("{path}: the writer is closed", path = path.display())]
     WriterClosed { path: PathBuf },
 
-    #[error("{path}: the writer stopped after a failed write ({cause}): {safe}", path = path.display())]
-    WriterFailed { path: PathBuf, cause: String, safe: Safe },
+    #[error("{path}: the writer stopped after a failed write ({cause}): {recovery}", path = path.display())]
+    WriterFailed { path: PathBuf, cause: String, recovery: Recovery },
 
     #[error("{path}: a writer belongs to the process that opened it (pid {owner}), this is pid {here}", path = path.display())]
     WrongProcess { path: PathBuf, owner: u32, here: u32 },

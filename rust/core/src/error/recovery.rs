@@ -1,4 +1,4 @@
-//! `Safe`: what survived a failed write, and how to recover. Formats the last sentence of write
+//! `Recovery`: what survived a failed write, and how to recover. Formats the last sentence of write
 //! errors.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io;
 
 /// The state of the file after a failed write or sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Safe {
+pub struct Recovery {
     /// The last durable commit; 0 if there is none.
     pub commit: u64,
     /// The records of that commit.
@@ -14,14 +14,14 @@ pub struct Safe {
     /// Whether the writer was to replace a file. That file is unchanged.
     pub replaces: bool,
     /// Whether the file may also hold the next commit, because its footer was being written.
-    pub under_way: bool,
+    pub footer_pending: bool,
     /// Why the write failed.
-    pub obstacle: Obstacle,
+    pub cause: Cause,
 }
 
 /// Causes of a failed write that a user can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum Cause {
     /// The disk, or the quota, is full.
     NoSpace,
     /// The file system or a limit of the process does not allow a larger file.
@@ -32,7 +32,7 @@ pub enum Obstacle {
     Other,
 }
 
-impl Obstacle {
+impl Cause {
     pub(crate) fn of(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
@@ -42,15 +42,15 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Safe {
+impl fmt::Display for Recovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.obstacle == Obstacle::NoName {
+        if self.cause == Cause::NoName {
             return f.write_str("it writes nothing more: open another writer");
         }
         if self.commit > 0 {
             let records = if self.records == 1 { "record" } else { "records" };
             write!(f, "the file is good up to its last commit ({} {records})", self.records)?;
-            if self.under_way {
+            if self.footer_pending {
                 write!(f, ", and may hold the one that was being written")?;
             }
         } else if self.replaces {
@@ -59,12 +59,12 @@ impl fmt::Display for Safe {
             write!(f, "nothing was committed, and no file is left")?;
         }
         write!(f, "; ")?;
-        match self.obstacle {
-            Obstacle::NoSpace => write!(f, "make room, then ")?,
-            Obstacle::TooLarge => {
+        match self.cause {
+            Cause::NoSpace => write!(f, "make room, then ")?,
+            Cause::TooLarge => {
                 write!(f, "a file cannot be larger here (`ulimit -f`, or the file system): raise the limit, then ")?;
             }
-            Obstacle::NoName | Obstacle::Other => {}
+            Cause::NoName | Cause::Other => {}
         }
         f.write_str(if self.commit > 0 { "open it again to continue" } else { "write it again" })
     }

@@ -10,7 +10,7 @@ use crate::file::storage::Storage;
 use crate::format::layout::{
     CheckedRange, FileId, Footer, PAGE, SLOT_LEN, Slot, SlotState, decode_superblock, slot_offset,
 };
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
 
 /// A commit: its footer, directory and metadata.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Commit {
     pub id: FileId,
     pub footer: Footer,
     pub directory: Vec<u8>,
-    pub document: Document,
+    pub metadata: Metadata,
     /// Length of the file in bytes when it was opened.
     pub file_length: u64,
 }
@@ -167,8 +167,8 @@ impl<'a> Opening<'a> {
 
     /// Reads the directory and metadata of a footer and checks their CRCs.
     pub(crate) fn load(self, footer: Footer) -> Result<Commit> {
-        let (directory, document) = (self.directory(&footer)?, self.document(&footer)?);
-        Ok(Commit { id: self.id, footer, directory, document, file_length: self.length })
+        let (directory, metadata) = (self.directory(&footer)?, self.metadata(&footer)?);
+        Ok(Commit { id: self.id, footer, directory, metadata, file_length: self.length })
     }
 
     /// The directory of a footer, after checking its CRC.
@@ -177,18 +177,18 @@ impl<'a> Opening<'a> {
     }
 
     /// The metadata of a footer.
-    pub(crate) fn document(&self, footer: &Footer) -> Result<Document> {
+    pub(crate) fn metadata(&self, footer: &Footer) -> Result<Metadata> {
         let part = format!("metadata of commit {}", footer.commit);
-        let metadata = self.read_checked(footer.metadata, part.clone())?;
-        let document = Document::decode(self.path, &metadata)?;
+        let bytes = self.read_checked(footer.metadata, part.clone())?;
+        let metadata = Metadata::decode(self.path, &bytes)?;
         // Dictionaries are kept in memory. Each one lies within the file; their total must not
         // exceed it either.
-        let dictionaries = document.schema.dictionary_bytes();
+        let dictionaries = metadata.schema.dictionary_bytes();
         if dictionaries > footer.offset {
             let detail = format!("the dictionaries that it names have {dictionaries} bytes, the file has fewer");
             return Err(Error::corrupt(self.path, part, detail));
         }
-        Ok(document)
+        Ok(metadata)
     }
 
     fn read_checked(&self, range: CheckedRange, part: String) -> Result<Vec<u8>> {

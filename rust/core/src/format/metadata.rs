@@ -1,4 +1,4 @@
-//! `Document`: the metadata of a commit, which holds the schema and the user's keys and values.
+//! `Metadata`: the metadata of a commit, which holds the schema and the user's keys and values.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::limits::MAX_FIELDS;
 
 /// The metadata of docs/format.md, section 5.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Document {
+pub(crate) struct Metadata {
     pub schema: Schema,
     pub complete: bool,
     pub user: Map<String, Value>,
@@ -20,7 +20,7 @@ pub(crate) struct Document {
     other: Map<String, Value>,
 }
 
-impl Document {
+impl Metadata {
     pub(crate) fn new(schema: Schema, user: Map<String, Value>, complete: bool) -> Self {
         Self { schema, complete, user, other: Map::new() }
     }
@@ -29,7 +29,7 @@ impl Document {
         self.to_value(self.user.clone()).to_string().into_bytes()
     }
 
-    /// The number of bytes that [`Document::encode`] returns, without encoding.
+    /// The number of bytes that [`Metadata::encode`] returns, without encoding.
     pub(crate) fn encoded_len(&self) -> u64 {
         /// Counts the bytes written.
         struct Count(u64);

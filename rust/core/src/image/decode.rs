@@ -4,8 +4,9 @@ use crate::memory;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use super::foreign;
 use super::jpeg::{Sequential, Wanted};
-use super::probe::{self, Format, JpegInfo, jpeg_info};
+use super::probe::{Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
 use super::{Crop, DecodeError, DecodeOptions, Filter, Orientation, Rect, formats, reserve};
@@ -61,7 +62,7 @@ impl Decoder {
     /// The format is unknown, the headers are damaged or truncated, or the image has too many
     /// pixels.
     pub fn size(&self, data: &[u8]) -> Result<(u32, u32), DecodeError> {
-        let (width, height, orientation) = match probe::sniff(data)? {
+        let (width, height, orientation) = match foreign::sniff(data)? {
             Format::Jpeg => {
                 let info = jpeg_info(data)?;
                 self.options.check_size(info.width, info.height)?;
@@ -77,7 +78,7 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::size`].
     pub fn orientation_of(data: &[u8]) -> Result<Orientation, DecodeError> {
-        match probe::sniff(data)? {
+        match foreign::sniff(data)? {
             Format::Jpeg => jpeg_info(data).map(|info| info.orientation),
             other => {
                 let options = DecodeOptions { orientation: true, ..DecodeOptions::default() };
@@ -93,7 +94,7 @@ impl Decoder {
     /// unsupported kind.
     pub fn decode(&mut self, data: &[u8]) -> Result<Image<'_>, DecodeError> {
         self.trim();
-        let (width, height, orientation) = match probe::sniff(data)? {
+        let (width, height, orientation) = match foreign::sniff(data)? {
             Format::Jpeg => {
                 let info = self.jpeg_header(data)?;
                 self.decode_jpeg(Wanted::whole(data, &info))?;
@@ -165,7 +166,7 @@ impl Decoder {
         let start = Instant::now();
         self.trim();
         check_output(out, size)?;
-        let (info, (width, height, orientation)) = match probe::sniff(data)? {
+        let (info, (width, height, orientation)) = match foreign::sniff(data)? {
             Format::Jpeg => {
                 let info = self.jpeg_header(data)?;
                 let stored = (info.width, info.height, self.orientation(&info));

@@ -5,9 +5,10 @@ use std::fmt;
 
 use imagesize::{Compression, ImageType, image_type};
 
-use super::formats;
 use super::probe::{Format, jpeg_info};
 use super::tiff::entries;
+use super::{DecodeError, formats};
+use crate::limits::check_image;
 
 /// The compressions that are decoded: none, fax, LZW, JPEG, Deflate, `PackBits`, Deflate's old
 /// number.
@@ -27,6 +28,18 @@ pub fn foreign_kind(data: &[u8]) -> Option<String> {
         }
         Format::Png | Format::WebP | Format::Gif => None,
     }
+}
+
+/// Returns the format from the first bytes, or the reason why it is not decoded.
+pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
+    check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
+    Format::sniff(data).ok_or_else(|| {
+        if let Some(kind) = foreign_kind(data) {
+            return DecodeError::Unsupported { format: "image", detail: kind };
+        }
+        let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();
+        DecodeError::Unknown { bytes: data.len(), head: head.join(" ") }
+    })
 }
 
 /// Returns the number of a TIFF file's compression.

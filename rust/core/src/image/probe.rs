@@ -1,8 +1,7 @@
 //! `Format` and `JpegInfo`: the format and headers of an image, from its bytes. It never looks at
 //! file names.
 
-use super::{DecodeError, Orientation, foreign_kind};
-use crate::limits::check_image;
+use super::{DecodeError, Orientation};
 
 /// The formats that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,18 +43,6 @@ impl Format {
             Self::Pnm => "PNM",
         }
     }
-}
-
-/// Returns the format from the first bytes, or the reason why it is not decoded.
-pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
-    check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
-    Format::sniff(data).ok_or_else(|| {
-        if let Some(kind) = foreign_kind(data) {
-            return DecodeError::Unsupported { format: "image", detail: kind };
-        }
-        let head: Vec<String> = data.iter().take(8).map(|b| format!("{b:02x}")).collect();
-        DecodeError::Unknown { bytes: data.len(), head: head.join(" ") }
-    })
 }
 
 /// The storage of one component of a JPEG.

@@ -38,14 +38,14 @@ pub(crate) type Fill<'a> = Box<dyn FnMut(&Located, &mut Task<'_>) + 'a>;
 /// The work of a loader in two steps: locate the rows of a batch, then fill one part after the
 /// other.
 pub(crate) trait Plan: Debug + Send + Sync {
-    /// Whether the result depends on seed, epoch and positions.
-    fn is_random(&self) -> bool;
+    /// The number of images in a row, whose crops depend on seed, epoch and positions.
+    fn images(&self) -> usize;
     /// The number of rows.
     fn rows(&self) -> u64;
     /// The error for a row that does not exist.
     fn no_row(&self, row: u64) -> Error;
     /// Bytes per row of each buffer.
-    fn row_bytes(&self) -> Vec<usize>;
+    fn row_bytes(&self) -> &[usize];
     /// Rows per part.
     fn granularity(&self) -> usize;
     /// Locates rows, and prefetches them. Calls `fail` for each row that cannot be loaded.
@@ -81,7 +81,7 @@ pub struct Workload {
     pub epoch: u64,
     /// Record numbers over all files.
     pub rows: Vec<u64>,
-    /// Positions in the epoch order, one per row; empty if nothing is random.
+    /// Positions in the epoch order, one per row; may be empty if there are no images.
     pub positions: Vec<u64>,
     /// Rows of later batches to prefetch after the rows of this one, in ascending order; may be
     /// empty.
@@ -90,7 +90,8 @@ pub struct Workload {
     pub buffers: Vec<BatchBuffer>,
 }
 
-/// A record of a batch that could not be loaded. Its slot in the buffers is zeros.
+/// A record of a batch that could not be loaded. Its slot in the buffers is zeros; if an image fails, in
+/// those of the images only.
 #[derive(Debug)]
 pub struct Failure {
     /// Slot in the batch.
@@ -108,8 +109,7 @@ pub(crate) struct Batch {
     pub(crate) positions: Vec<u64>,
     pub(crate) ahead: Vec<u64>,
     pub(crate) parts: PartQueue,
-    /// Width and height of the image of each output, row by row; zeros for rows without one. Empty if
-    /// nothing is random.
+    /// Width and height of each image, row by row; zeros for rows without one.
     pub(crate) images: Vec<AtomicU64>,
     pub(crate) failures: Mutex<Vec<Failure>>,
     pub(crate) panic: FirstPanic,
@@ -125,21 +125,21 @@ impl Batch {
         lock(&self.failures).push(Failure { slot, error });
     }
 
-    /// Takes note of the size (width, height) of the image of an output.
-    pub(crate) fn note_image(&self, row: usize, output: usize, (width, height): (u32, u32)) {
-        if let Some(image) = self.images.get(self.image_at(row, output)) {
+    /// Takes note of the size (width, height) of an image.
+    pub(crate) fn note_image(&self, row: usize, number: usize, (width, height): (u32, u32)) {
+        if let Some(image) = self.images.get(self.image_at(row, number)) {
             image.store(u64::from(width) << 32 | u64::from(height), Ordering::Relaxed);
         }
     }
 
-    /// Returns the size (width, height) of the image of an output; zeros if there was none.
-    pub(crate) fn image(&self, row: usize, output: usize) -> (u32, u32) {
-        let image = self.images.get(self.image_at(row, output)).map_or(0, |image| image.load(Ordering::Relaxed));
+    /// Returns the size (width, height) of an image; zeros if there was none.
+    pub(crate) fn image(&self, row: usize, number: usize) -> (u32, u32) {
+        let image = self.images.get(self.image_at(row, number)).map_or(0, |image| image.load(Ordering::Relaxed));
         ((image >> 32) as u32, image as u32)
     }
 
-    fn image_at(&self, row: usize, output: usize) -> usize {
-        row * (self.images.len() / self.rows.len().max(1)) + output
+    fn image_at(&self, row: usize, number: usize) -> usize {
+        row * (self.images.len() / self.rows.len().max(1)) + number
     }
 
     pub(crate) fn announce(&self) {

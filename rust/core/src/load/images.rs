@@ -1,22 +1,19 @@
-//! `ImagePlan`: which images of each record become which pixels. It reads, checks, decodes, crops
-//! and resizes the images of one record after the other.
+//! `Images`: the images of each record. It reads, checks, decodes, crops and resizes them, one
+//! record after the other.
 
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::control::Control;
 use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
 use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Timings, raw_pixels};
-use crate::load::batch::{Batch, Fill, LoadCounters, Plan, Task, add, nanos};
-use crate::load::loader::{Load, Loader};
+use crate::load::batch::{Batch, LoadCounters, Task, add, nanos};
 use crate::load::paired::{Lead, follow};
-use crate::load::sources::{LoadFile, LoadSource, Located, Sources};
+use crate::load::sources::{LoadSource, Located};
 use crate::load::values::Values;
 use crate::read::payload::resized;
 use crate::read::seen::Verify;
@@ -27,83 +24,92 @@ const KEEP: usize = 16 << 20;
 /// The first bytes of images stored as raw pixels.
 const RAW: &[u8] = b"P6";
 
-/// The plan for images: what the loader computes from each record.
+/// How images are made.
+#[derive(Debug, Default)]
+pub struct ImageOptions {
+    /// Whether half of the records are mirrored.
+    pub flip: bool,
+    /// How images are decoded.
+    pub decode: DecodeOptions,
+    /// The number of the image that may be a mask. The others refuse images that may be masks and
+    /// would change: images with a palette, and images of one channel that would be resized. `None`:
+    /// no image is refused.
+    pub main: Option<usize>,
+    /// What the batch holds instead of bytes: the values of byte 0 for red, green and blue, then of
+    /// byte 1, and so on, of 1, 2, 4 or 8 bytes each. Only [`LoadPlan::make_of`] still returns bytes.
+    ///
+    /// [`LoadPlan::make_of`]: crate::LoadPlan::make_of
+    pub values: Option<Vec<u8>>,
+}
+
+/// An output of images.
 #[derive(Debug)]
-pub struct ImagePlan {
-    sources: Sources,
-    outputs: Vec<Geometry>,
-    /// The output whose crop is drawn. The others follow it.
+pub(super) struct ImageOutput {
+    pub(super) geometry: Geometry,
+    /// Its number among the outputs.
+    pub(super) at: usize,
+    /// Where its payloads are located.
+    pub(super) place: usize,
+}
+
+/// The images of a record.
+#[derive(Debug)]
+pub(super) struct Images {
+    outputs: Vec<ImageOutput>,
+    /// The image whose crop is drawn. The others follow it.
     leader: usize,
-    /// The output that accepts any image. The other outputs accept colour images, or do not resize.
     main: Option<usize>,
     flip: bool,
     decode: DecodeOptions,
     verify: Verify,
-    /// What the batch holds instead of bytes.
     values: Option<Values>,
     /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
     raw: AtomicBool,
 }
 
-impl ImagePlan {
-    /// Plans one image per record for each of `outputs`. Rows number the records of all files
-    /// consecutively.
-    ///
+impl Images {
     /// # Errors
-    /// The first file is not open, no output is given, a file lacks a field for an output, a field
-    /// holds neither images nor bytes, or a geometry is invalid.
-    pub fn new(
-        files: Vec<LoadFile>,
-        outputs: Vec<Geometry>,
-        flip: bool,
-        decode: DecodeOptions,
-        verify: Verify,
-    ) -> Result<Self> {
-        let bad = |detail: String| Err(Error::Plan(detail));
-        if outputs.is_empty() {
-            return bad("a plan needs an image".to_owned());
-        }
-        for source in files.iter().filter_map(LoadFile::open) {
-            if source.fields.len() != outputs.len() {
-                return bad(format!("a file has {} fields for {} images", source.fields.len(), outputs.len()));
-            }
-            for &field in &source.fields {
-                if !source.reader.kind(field).holds_bytes() {
-                    return Err(source.reader.wrong_type(field, "images are in fields of type image or bytes"));
-                }
-            }
-        }
-        if let Some(detail) = outputs.iter().find_map(|geometry| geometry.check().err()) {
-            return bad(detail);
+    /// A geometry or the values are invalid.
+    pub(super) fn new(outputs: Vec<ImageOutput>, options: ImageOptions, verify: Verify) -> Result<Self> {
+        if let Some(detail) = outputs.iter().find_map(|output| output.geometry.check().err()) {
+            return Err(Error::Plan(detail));
         }
         // The smallest output leads: its whole pixels are whole pixels of the larger outputs.
-        let area = |i: &usize| u64::from(outputs[*i].size().0) * u64::from(outputs[*i].size().1);
+        let area = |&i: &usize| {
+            let (width, height) = outputs[i].geometry.size();
+            u64::from(width) * u64::from(height)
+        };
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
-        let located = (0..outputs.len()).collect();
-        let (sources, raw) = (Sources::new(files, located)?, AtomicBool::new(false));
-        Ok(Self { sources, outputs, leader, main: None, flip, decode, verify, values: None, raw })
+        let ImageOptions { flip, decode, main, values } = options;
+        let values = values.map(Values::new).transpose()?;
+        Ok(Self { outputs, leader, main, flip, decode, verify, values, raw: AtomicBool::new(false) })
     }
 
-    /// Makes all outputs except `main` refuse images that may be masks and would change. These are
-    /// images with a palette, and images of one channel that would be resized.
-    #[must_use]
-    pub fn refusing_masks(self, main: usize) -> Self {
-        Self { main: Some(main), ..self }
+    pub(super) fn len(&self) -> usize {
+        self.outputs.len()
     }
 
-    /// Makes batches of values instead of bytes, by a table: the values of byte 0 for red, green and
-    /// blue, then of byte 1, and so on. Only [`Self::make_of`] still returns bytes.
-    ///
-    /// # Errors
-    /// The values are not of 1, 2, 4 or 8 bytes each.
-    pub fn with_values(self, table: Vec<u8>) -> Result<Self> {
-        Ok(Self { values: Some(Values::new(table)?), ..self })
+    pub(super) fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
     }
 
-    /// Returns the outputs in processing order: first the one whose crop is drawn.
+    /// Returns the number of each output, and the bytes of its rows.
+    pub(super) fn row_bytes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let size = self.values.as_ref().map_or(1, Values::size);
+        self.outputs.iter().map(move |output| (output.at, output.pixel_bytes() * size))
+    }
+
+    pub(super) fn scratch(&self) -> Scratch {
+        let (payload, value, side, pixels) = Default::default();
+        Scratch { decoder: Decoder::new(self.decode), payload, value, side, pixels }
+    }
+
+    /// Returns the images in processing order: first the one whose crop is drawn.
     fn order(&self) -> impl Iterator<Item = usize> + use<> {
         let leader = self.leader;
-        std::iter::once(leader).chain((0..self.outputs.len()).filter(move |&output| output != leader))
+        std::iter::once(leader)
+            .chain((0..self.outputs.len()).filter(move |&other| other != leader))
+            .take(self.outputs.len())
     }
 
     /// Returns the crops of a record.
@@ -112,44 +118,38 @@ impl ImagePlan {
         Crops { plan: self, batch, row, random: Random::new(batch.seed, batch.epoch, position), lead: None }
     }
 
-    /// Returns the part of its image that each output of a loaded batch shows, row by row: `None` for a
-    /// row without images. They are computed here, from what decides them.
-    pub fn views(&self, load: &Load) -> Vec<Option<Vec<View>>> {
-        let batch = load.batch();
+    /// See [`LoadPlan::views`](crate::LoadPlan::views).
+    pub(super) fn views(&self, batch: &Batch) -> Vec<Option<Vec<View>>> {
         let views = |row| {
             let mut crops = self.crops(batch, row);
             let mut views = vec![View::default(); self.outputs.len()];
-            for output in self.order() {
-                let image = batch.image(row, output);
-                let (crop, flip) = (image != (0, 0)).then(|| crops.of(output, image))?.ok()?;
-                views[output] = View { image, part: crop.reach(self.outputs[output].size()), flip };
+            for number in self.order() {
+                let image = batch.image(row, number);
+                let (crop, flip) = (image != (0, 0)).then(|| crops.of(number, image))?.ok()?;
+                views[number] = View { image, part: crop.reach(self.outputs[number].geometry.size()), flip };
             }
             Some(views)
         };
         (0..batch.rows.len()).map(views).collect()
     }
 
-    /// Makes the pixels of a row as the threads do, from images that the caller supplies: one for each
-    /// output. Each has the channels of its source, if its headers no longer show them.
-    ///
-    /// # Errors
-    /// The output, and why its image cannot be processed.
-    pub fn make_of(
+    /// See [`LoadPlan::make_of`](crate::LoadPlan::make_of).
+    pub(super) fn make_of(
         &self,
-        load: &Load,
+        batch: &Batch,
         row: usize,
         images: &[(&[u8], Option<Channels>)],
         counters: &LoadCounters,
     ) -> std::result::Result<Vec<Vec<u8>>, (usize, DecodeError)> {
-        let mut made: Vec<Vec<u8>> = self.image_bytes().into_iter().map(|bytes| vec![0; bytes]).collect();
-        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(load.batch(), row));
-        for output in self.order() {
-            let Some(&(data, channels)) = images.get(output) else {
+        let mut made: Vec<Vec<u8>> = self.outputs.iter().map(|output| vec![0; output.pixel_bytes()]).collect();
+        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(batch, row));
+        for number in self.order() {
+            let Some(&(data, channels)) = images.get(number) else {
                 let detail = format!("{} images for {} outputs", images.len(), self.outputs.len());
-                return Err((output, DecodeError::Internal { detail }));
+                return Err((number, DecodeError::Internal { detail }));
             };
-            let timings = crops.make(&mut decoder, output, (data, &[]), channels, &mut made[output]);
-            let timings = timings.map_err(|error| (output, error))?;
+            let timings = crops.make(&mut decoder, number, (data, &[]), channels, &mut made[number]);
+            let timings = timings.map_err(|error| (number, error))?;
             add(&counters.resize_nanos, nanos(timings.resize));
         }
         // The threads have counted it as a failure.
@@ -158,41 +158,27 @@ impl ImagePlan {
         Ok(made)
     }
 
-    /// Returns width and height of each output.
-    pub fn sizes(&self) -> Vec<(u32, u32)> {
-        self.outputs.iter().map(Geometry::size).collect()
-    }
-
-    /// Returns the number of bytes of one image of each output, before they become values.
-    pub fn image_bytes(&self) -> Vec<usize> {
-        let bytes = |geometry: &Geometry| 3 * geometry.size().0 as usize * geometry.size().1 as usize;
-        self.outputs.iter().map(bytes).collect()
-    }
-
-    /// Starts `threads` threads.
-    ///
-    /// # Errors
-    /// [`Error::Threads`] if the system allows not even one thread.
-    pub fn start(self: &Arc<Self>, counters: Arc<LoadCounters>, threads: usize) -> Result<Loader> {
-        Loader::start(Arc::clone(self) as Arc<dyn Plan>, counters, threads)
+    /// Returns width and height of each image.
+    pub(super) fn sizes(&self) -> Vec<(u32, u32)> {
+        self.outputs.iter().map(|output| output.geometry.size()).collect()
     }
 
     /// Reads, checks, decodes, crops and resizes the images of one record, each into its one-row
     /// part.
-    fn make_images(
+    pub(super) fn make(
         &self,
         scratch: &mut Scratch,
+        source: &LoadSource,
         located: &Located,
         task: &mut Task<'_>,
-        (file, record): (usize, u64),
-        row: usize,
+        (record, row): (u64, usize),
     ) -> Result<()> {
-        let source = self.sources.source(file)?;
-        let (source, batch, counters) = (&*source, task.batch, task.counters);
+        let (batch, counters) = (task.batch, task.counters);
         let mut crops = self.crops(batch, row);
-        for output in self.order() {
-            let extent = &located.extents[output][row];
-            let (decoder, part) = (&mut scratch.decoder, &mut *task.part.bytes[output]);
+        for number in self.order() {
+            let &ImageOutput { at, place, .. } = &self.outputs[number];
+            let extent = &located.extents[place][row];
+            let (decoder, part) = (&mut scratch.decoder, &mut *task.part.bytes[at]);
             let out = match &self.values {
                 None => &mut *part,
                 Some(values) => {
@@ -200,7 +186,7 @@ impl ImagePlan {
                     &mut scratch.pixels
                 }
             };
-            let (field, side) = (source.fields[output], &located.sides[output][row]);
+            let (field, side) = (source.fields[at], &located.sides[place][row]);
             let elsewhere = if side.stored == 0 {
                 None
             } else {
@@ -216,7 +202,7 @@ impl ImagePlan {
                 if let Some(side) = elsewhere {
                     parts.1 = side;
                 }
-                crops.make(decoder, output, parts, None, out)
+                crops.make(decoder, number, parts, None, out)
             };
             let memory = (&mut scratch.payload, &mut scratch.value);
             let made = self.with_payload(counters, memory, (source, field, record), extent, decode)?;
@@ -229,8 +215,13 @@ impl ImagePlan {
                 add(&counters.resize_nanos, nanos(start.elapsed()));
             }
         }
-        add(&counters.records, 1);
         Ok(())
+    }
+
+    /// Records the error of a row, which is a part of its own, and fills its images with zeros.
+    pub(super) fn fail(&self, task: &mut Task<'_>, row: usize, error: Error) {
+        self.outputs.iter().for_each(|output| task.part.bytes[output.at].fill(0));
+        task.batch.fail(row, error, task.counters);
     }
 
     /// Reads and checks side bytes that lie elsewhere than after their value.
@@ -321,57 +312,15 @@ impl ImagePlan {
     }
 }
 
-impl Plan for ImagePlan {
-    fn is_random(&self) -> bool {
-        true
-    }
-
-    fn rows(&self) -> u64 {
-        self.sources.rows()
-    }
-
-    fn no_row(&self, row: u64) -> Error {
-        self.sources.no_row(row)
-    }
-
-    fn row_bytes(&self) -> Vec<usize> {
-        let size = self.values.as_ref().map_or(1, Values::size);
-        self.image_bytes().into_iter().map(|bytes| bytes * size).collect()
-    }
-
-    fn granularity(&self) -> usize {
-        1
-    }
-
-    fn locate(&self, rows: &[u64], fail: &mut dyn FnMut(usize, Error)) -> Located {
-        self.sources.locate(rows, true, fail)
-    }
-
-    fn prefetch(&self, rows: &[u64], control: &dyn Control) {
-        self.sources.prefetch(rows, control);
-    }
-
-    fn fill(&self) -> Fill<'_> {
-        let decoder = Decoder::new(self.decode);
-        let (payload, value, side, pixels) = Default::default();
-        let mut scratch = Scratch { decoder, payload, value, side, pixels };
-        Box::new(move |located, task| {
-            for row in task.part.rows.clone() {
-                match located.rows[row] {
-                    Some(place) => {
-                        if let Err(error) = self.make_images(&mut scratch, located, task, place, row) {
-                            task.fail(row, error);
-                        }
-                    }
-                    None => task.part.clear(row),
-                }
-            }
-        })
+impl ImageOutput {
+    /// Returns the bytes of the pixels, before they become values.
+    fn pixel_bytes(&self) -> usize {
+        3 * self.geometry.size().0 as usize * self.geometry.size().1 as usize
     }
 }
 
 /// One thread's decoder, and its buffers for an encoded image.
-struct Scratch {
+pub(super) struct Scratch {
     decoder: Decoder,
     payload: Vec<u8>,
     /// The decompressed value, if the payload is compressed.
@@ -396,7 +345,7 @@ pub struct View {
 
 /// The crops of one record's images. The leading crop is drawn, and the others follow it.
 struct Crops<'a> {
-    plan: &'a ImagePlan,
+    plan: &'a Images,
     batch: &'a Batch,
     row: usize,
     random: Random,
@@ -404,24 +353,24 @@ struct Crops<'a> {
 }
 
 impl Crops<'_> {
-    /// Returns the crop of an output of an image of that size (width, height), and whether it is
-    /// mirrored. Call it in the sequence of [`ImagePlan::order`].
+    /// Returns the crop of an image of that size (width, height), and whether it is
+    /// mirrored. Call it in the sequence of [`Images::order`].
     ///
     /// # Errors
     /// The image does not fit the leading image.
-    fn of(&mut self, output: usize, image: (u32, u32)) -> std::result::Result<(Crop, bool), DecodeError> {
+    fn of(&mut self, number: usize, image: (u32, u32)) -> std::result::Result<(Crop, bool), DecodeError> {
         let Self { plan, random, lead, .. } = self;
-        let geometry = &plan.outputs[output];
+        let geometry = &plan.outputs[number].geometry;
         let drawn = match lead {
             None => geometry.draw(image.0, image.1, plan.flip, random.clone()),
-            Some(lead) => follow(lead, &plan.outputs[plan.leader], image, geometry)?,
+            Some(lead) => follow(lead, &plan.outputs[plan.leader].geometry, image, geometry)?,
         };
         lead.get_or_insert((image, drawn.0, drawn.1));
         Ok(drawn)
     }
 
-    /// Processes the image of one output from its data and side bytes. Call it in the sequence of
-    /// [`ImagePlan::order`].
+    /// Processes one image from its data and side bytes. Call it in the sequence of
+    /// [`Images::order`].
     ///
     /// # Errors
     /// The image cannot be decoded, does not fit the leading image, or may be a mask that would
@@ -429,14 +378,14 @@ impl Crops<'_> {
     fn make(
         &mut self,
         decoder: &mut Decoder,
-        output: usize,
+        number: usize,
         (data, side): (&[u8], &[u8]),
         channels: Option<Channels>,
         out: &mut [u8],
     ) -> std::result::Result<Timings, DecodeError> {
         let (plan, batch, row) = (self.plan, self.batch, self.row);
-        let geometry = &plan.outputs[output];
-        if plan.main.is_some_and(|main| main != output) {
+        let geometry = &plan.outputs[number].geometry;
+        if plan.main.is_some_and(|main| main != number) {
             let channels = channels.unwrap_or_else(|| Channels::of(data));
             if channels == Channels::Palette || channels == Channels::One && geometry.resizes() {
                 return Err(DecodeError::Mask { channels: channels.to_string() });
@@ -444,8 +393,8 @@ impl Crops<'_> {
         }
         let mut unfit = None;
         let mut draw = |width, height| {
-            batch.note_image(row, output, (width, height));
-            self.of(output, (width, height)).unwrap_or_else(|error| {
+            batch.note_image(row, number, (width, height));
+            self.of(number, (width, height)).unwrap_or_else(|error| {
                 unfit = Some(error);
                 geometry.draw(width, height, false, self.random.clone())
             })

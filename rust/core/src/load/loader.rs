@@ -79,7 +79,8 @@ impl Loader {
         check_process(self.process)?;
         let Workload { seed, epoch, rows, positions, ahead, buffers } = load;
         let plan = &self.shared.plan;
-        if rows.is_empty() || positions.len() != if plan.is_random() { rows.len() } else { 0 } {
+        let positioned = plan.images() > 0 || !positions.is_empty();
+        if rows.is_empty() || positioned && positions.len() != rows.len() {
             return Err(Error::Plan(format!("a batch has {} rows and {} positions", rows.len(), positions.len())));
         }
         if let Some(&row) = rows.iter().chain(&ahead).find(|&&row| row >= plan.rows()) {
@@ -92,7 +93,7 @@ impl Loader {
         let batch = Arc::new(Batch {
             seed,
             epoch,
-            images: (0..positions.len() * buffers.len()).map(|_| AtomicU64::new(0)).collect(),
+            images: (0..rows.len() * plan.images()).map(|_| AtomicU64::new(0)).collect(),
             parts: PartQueue::new(buffers, rows.len(), plan.granularity().max(1)),
             rows,
             positions,
@@ -118,7 +119,7 @@ impl Loader {
     }
 
     /// Returns the bytes per row of each buffer.
-    pub fn row_bytes(&self) -> Vec<usize> {
+    pub fn row_bytes(&self) -> &[usize] {
         self.shared.plan.row_bytes()
     }
 

@@ -1,12 +1,13 @@
 //! Batches loaded ahead of a consumer, by threads of their own. May import `read`, `image`
 //! and lower folders; may not import `write`.
 
-pub(crate) mod arrays;
 pub(crate) mod batch;
 pub(crate) mod decode_records;
 pub(crate) mod images;
 pub(crate) mod loader;
 mod paired;
+pub(crate) mod plan;
 pub(crate) mod sources;
-pub(crate) mod values;
+mod stacks;
+mod values;
 mod worker;

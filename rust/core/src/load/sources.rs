@@ -306,6 +306,29 @@ impl LoadSource {
         Ok(Self { reader, fields })
     }
 
+    /// Returns the field of an output.
+    ///
+    /// # Errors
+    /// There is not one for each output.
+    pub(super) fn field(&self, output: usize, outputs: usize) -> Result<FieldIndex> {
+        let found = self.fields.get(output).filter(|_| self.fields.len() == outputs);
+        let wrong = || Error::Plan(format!("a file has {} fields for {outputs} outputs", self.fields.len()));
+        found.copied().ok_or_else(wrong)
+    }
+
+    /// Returns the size of a field's values in bytes.
+    ///
+    /// # Errors
+    /// They are not all of one size.
+    pub(super) fn value_bytes(&self, field: FieldIndex) -> Result<usize> {
+        let bytes = match self.reader.kind(field) {
+            FieldType::Scalar(dtype) => Some(dtype.size()),
+            FieldType::Array(array) => array.nbytes().and_then(|bytes| usize::try_from(bytes).ok()),
+            _ => None,
+        };
+        bytes.ok_or_else(|| self.reader.wrong_type(field, "its values are not all of one size, and cannot be stacked"))
+    }
+
     /// Looks up where the values of records lie, for some outputs.
     fn extents(&self, records: &[u64], outputs: &[usize]) -> Result<Extents> {
         let (reader, records) = (&self.reader, self.reader.records(records)?);

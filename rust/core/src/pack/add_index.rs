@@ -52,7 +52,7 @@ impl Default for IndexOptions {
 
 /// The images of a field, and which of them have a crop index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IndexTally {
+pub struct IndexCounts {
     /// Images that got a crop index from this call.
     pub indexed: u64,
     /// Images that had side bytes before: a crop index, or the rows of a crop-ready JPEG.
@@ -73,7 +73,7 @@ pub struct IndexTally {
 /// # Errors
 /// The field does not exist or is not of type image; a damaged value, a failed read, and interrupts:
 /// what was done before is committed. A failed write. Otherwise as [`Writer::open`].
-pub fn add_crop_index(path: &Path, field: &str, options: &IndexOptions, control: &dyn Control) -> Result<IndexTally> {
+pub fn add_crop_index(path: &Path, field: &str, options: &IndexOptions, control: &dyn Control) -> Result<IndexCounts> {
     let mut writer = Writer::open(path, None, None, &WriterOptions { mode: Mode::Append, ..WriterOptions::default() })?;
     let reader = Reader::open(path, Access::Mmap, None)?;
     let index = reader.field(field)?;
@@ -81,7 +81,7 @@ pub fn add_crop_index(path: &Path, field: &str, options: &IndexOptions, control:
         return Err(reader.wrong_type(index, "only images have a crop index"));
     }
     let todo = Todo::of(&reader, index, options.rebuild)?;
-    let mut tally = IndexTally::default();
+    let mut tally = IndexCounts::default();
     if options.rebuild {
         writer.drop_sides(index.position())?;
     } else {
@@ -144,7 +144,7 @@ fn count_done(
     reader: &Reader,
     field: FieldIndex,
     todo: &Todo,
-    tally: &mut IndexTally,
+    tally: &mut IndexCounts,
     control: &dyn Control,
 ) -> Result<()> {
     for run in todo.done() {
@@ -179,7 +179,7 @@ struct Indexer<'a> {
 }
 
 impl Indexer<'_> {
-    fn run(&self, writer: &mut Writer, todo: &Todo, tally: &mut IndexTally, control: &dyn Control) -> Result<()> {
+    fn run(&self, writer: &mut Writer, todo: &Todo, tally: &mut IndexCounts, control: &dyn Control) -> Result<()> {
         let count = usize::try_from(todo.count).map_err(|_| Error::Internal("more records than memory has bytes"))?;
         let queue = OrderedQueue::new(count, AHEAD, AHEAD_BYTES, AT_ONCE);
         let starts = todo.runs.iter().map(|run| run.records.end - run.records.start);
@@ -254,7 +254,7 @@ impl Indexer<'_> {
         writer: &mut Writer,
         todo: &Todo,
         queue: &OrderedQueue<Result<Made>>,
-        tally: &mut IndexTally,
+        tally: &mut IndexCounts,
         control: &dyn Control,
     ) -> Result<()> {
         let field = self.field.position();
@@ -299,7 +299,7 @@ impl Indexer<'_> {
     }
 }
 
-impl IndexTally {
+impl IndexCounts {
     fn count(&mut self, made: &Made) {
         match made {
             Made::Index(side) => {

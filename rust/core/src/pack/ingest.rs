@@ -19,8 +19,8 @@ use crate::image::size::image_size;
 use crate::image::{Decoder, foreign_kind};
 use crate::limits::check_image;
 use crate::memory;
+use crate::pack::counts::ImageCounts;
 use crate::pack::recode::{Recode, Recoded};
-use crate::pack::tally::Tally;
 use crate::parallel::ordered::{CloseOnDrop, OrderedQueue};
 use crate::parallel::pool;
 use crate::parallel::sync::{SLICE, lock, wait};
@@ -218,7 +218,7 @@ impl Ingest<'_> {
     pub fn append_to<'v>(
         &self,
         writer: &mut Writer,
-        tally: &mut Tally,
+        tally: &mut ImageCounts,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
     ) -> Result<Vec<(usize, Error)>> {
@@ -255,7 +255,7 @@ impl Ingest<'_> {
     fn append_ahead<'v>(
         &self,
         writer: &mut Writer,
-        tally: &mut Tally,
+        tally: &mut ImageCounts,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
         maker: &Maker<'_>,
@@ -293,7 +293,7 @@ impl Ingest<'_> {
     fn append_made<'a, 'v>(
         &self,
         writer: &mut Writer,
-        tally: &mut Tally,
+        tally: &mut ImageCounts,
         values: impl Fn(usize) -> Vec<Value<'v>>,
         control: &dyn Control,
         maker: &Maker<'_>,

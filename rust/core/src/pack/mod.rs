@@ -2,6 +2,6 @@
 //! `read`, `write`, `image` and lower folders.
 
 pub(crate) mod add_index;
+pub(crate) mod counts;
 pub(crate) mod ingest;
 pub(crate) mod recode;
-pub(crate) mod tally;

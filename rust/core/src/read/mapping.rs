@@ -2,7 +2,7 @@
 //! reads.
 #![allow(unsafe_code)]
 
-use crate::read::seal::Seal;
+use crate::read::guard::SnapshotGuard;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -77,7 +77,7 @@ pub(crate) struct Guarded {
     /// 1 + the offset of a page that could not be read, or 0. All mappings of a snapshot share it:
     /// a lost page is not read again.
     lost: Arc<AtomicU64>,
-    seal: Arc<Seal>,
+    guard: Arc<SnapshotGuard>,
     file: Arc<File>,
 }
 
@@ -87,11 +87,16 @@ unsafe impl Send for Guarded {}
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
-    pub(crate) fn new(file: &Arc<File>, seal: &Arc<Seal>, lost: &Arc<AtomicU64>, pattern: Pattern) -> io::Result<Self> {
-        let map = map(file, seal.end, pattern)?;
+    pub(crate) fn new(
+        file: &Arc<File>,
+        guard: &Arc<SnapshotGuard>,
+        lost: &Arc<AtomicU64>,
+        pattern: Pattern,
+    ) -> io::Result<Self> {
+        let map = map(file, guard.end, pattern)?;
         let (listed, start) = (Listed::new(&map, ""), map.as_ptr());
-        let (file, seal, lost) = (Arc::clone(file), Arc::clone(seal), Arc::clone(lost));
-        Ok(Self { _listed: listed, map, start, lost, seal, file })
+        let (file, guard, lost) = (Arc::clone(file), Arc::clone(guard), Arc::clone(lost));
+        Ok(Self { _listed: listed, map, start, lost, guard, file })
     }
 
     /// Runs `work` over all bytes. Returns its result if all bytes that it read were there.
@@ -116,11 +121,11 @@ impl Guarded {
                 // without a fault; overwritten bytes do not fault either. In both cases the footer
                 // is gone.
                 fence(Ordering::Acquire);
-                (value, self.seal.fits(bytes))
+                (value, self.guard.fits(bytes))
             })
         };
         if !whole {
-            let _ = self.lost.compare_exchange(0, self.seal.at + 1, Ordering::SeqCst, Ordering::Relaxed);
+            let _ = self.lost.compare_exchange(0, self.guard.at + 1, Ordering::SeqCst, Ordering::Relaxed);
         }
         if self.lost.load(Ordering::Acquire) != 0 { Err(self.cause()) } else { Ok(value) }
     }
@@ -133,12 +138,12 @@ impl Guarded {
     /// The system's error for a file that could not be read through the mapping.
     #[cold]
     fn cause(&self) -> Error {
-        if let Err(error) = self.seal.check(&self.file) {
+        if let Err(error) = self.guard.check(&self.file) {
             return error;
         }
-        let (path, at) = (&self.seal.path, self.lost_at().unwrap_or_default());
+        let (path, at) = (&self.guard.path, self.lost_at().unwrap_or_default());
         let place = format!("byte {at}");
-        let last = self.seal.end.saturating_sub(1);
+        let last = self.guard.end.saturating_sub(1);
         match self.file.read_exact_at(&mut [0; 1], at.min(last)) {
             Err(error) => Error::unreadable(path, &place, error),
             Ok(()) => Error::Lost { path: path.clone(), place },

@@ -4,6 +4,7 @@
 mod batch;
 mod columns;
 mod extents;
+mod guard;
 pub(crate) mod index;
 mod mapping;
 mod open;
@@ -14,7 +15,6 @@ mod prefetch;
 pub(crate) mod reader;
 mod record;
 pub(crate) mod records;
-mod seal;
 pub(crate) mod seen;
 pub(crate) mod shard;
 mod side;

@@ -8,12 +8,12 @@ use crate::format::dictionary::Dictionary;
 use crate::format::layout::Footer;
 use crate::format::layout::hex;
 use crate::format::schema::Field;
+use crate::read::guard::SnapshotGuard;
 use crate::read::index::Index;
 use crate::read::mapping::Guarded;
 use crate::read::mapping::Mapping;
 use crate::read::mapping::Pattern;
 use crate::read::reader::Reader;
-use crate::read::seal::Seal;
 use crate::read::seen::Seen;
 use crate::read::snapshot::Access;
 use crate::read::snapshot::Snapshot;
@@ -73,7 +73,7 @@ impl Reader {
         let footer = opening.footer_at(wanted.footer)?.filter(|f| f.commit == wanted.commit);
         let footer = footer.ok_or_else(|| replaced("the same file without that commit".to_owned()))?;
         let reader = Self::load(path, place, access, threads, Arc::clone(&file), opening, footer)?;
-        let found = reader.inner.seal.crc();
+        let found = reader.inner.guard.crc();
         match wanted.crc {
             Some(crc) if crc != found => {
                 Err(replaced(format!("the commit of a twin, with the footer {found:08x}, not {crc:08x}")))
@@ -105,8 +105,8 @@ impl Reader {
         commit: Commit,
     ) -> Result<Self> {
         let io = |e| Error::io(path, e);
-        let Commit { id, footer, directory, document, file_length } = commit;
-        let seal = Arc::new(Seal::new(path, &file, id, &footer)?);
+        let Commit { id, footer, directory, metadata, file_length } = commit;
+        let guard = Arc::new(SnapshotGuard::new(path, &file, id, &footer)?);
         let (views, source, random) = match access {
             Access::Mmap => {
                 // Views have their own mappings. After a failed read by the core, pages of the
@@ -114,7 +114,7 @@ impl Reader {
                 let view = |pattern| Mapping::new(path, &file, footer.end(), pattern).map(Arc::new).map_err(io);
                 let lost = Arc::new(AtomicU64::new(0));
                 let own = |pattern| {
-                    Guarded::new(&file, &seal, &lost, pattern).map(|map| Source::Mapped(Arc::new(map))).map_err(io)
+                    Guarded::new(&file, &guard, &lost, pattern).map(|map| Source::Mapped(Arc::new(map))).map_err(io)
                 };
                 let views = [view(Pattern::Normal)?, view(Pattern::Random)?];
                 (Some(views), own(Pattern::Normal)?, own(Pattern::Random)?)
@@ -130,14 +130,14 @@ impl Reader {
                 (None, Source::File(Arc::clone(&file)), Source::File(Arc::new(random)))
             }
         };
-        let index = Index::new(path, &directory, &footer, &document.schema, &source)?;
+        let index = Index::new(path, &directory, &footer, &metadata.schema, &source)?;
         let of = |field: &Field| {
             field.compression.iter().flat_map(|c| &c.dictionaries).copied().map(Dictionary::new).collect()
         };
-        let dictionaries = document.schema.fields().iter().map(of).collect();
+        let dictionaries = metadata.schema.fields().iter().map(of).collect();
         let (commit, records, bytes) = (footer.commit, footer.records, footer.end());
         log::debug!(target: "fastrecord_core::snapshot", "{}: opened at commit {commit}: {records} records, {bytes} bytes", path.display());
-        let seen = Seen::new(&document.schema, records);
+        let seen = Seen::new(&metadata.schema, records);
         let inner = Snapshot {
             path: path.to_owned(),
             access,
@@ -145,14 +145,14 @@ impl Reader {
             threads: OnceLock::new(),
             id,
             footer,
-            document,
+            metadata,
             file_length,
             index,
             dictionaries,
             file,
             views,
             random,
-            seal,
+            guard,
             disk: DiskWatch::default(),
             advice: OnceLock::new(),
             seen,

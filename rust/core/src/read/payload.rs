@@ -103,7 +103,7 @@ impl Reader {
             (Source::File(file), None) => {
                 file.read_exact_at(out, extent.offset).map_err(|e| self.failed_read(field, record, e))?;
                 if verify == Verify::Never {
-                    return self.inner.seal.check_after(file);
+                    return self.inner.guard.check_after(file);
                 }
                 let crc = self.read_crc(extent, extent.length(), crate::format::crc::crc32c(out), &mut Vec::new())?;
                 self.compare_crc(field, record, extent.crc, crc)

@@ -1,7 +1,9 @@
 //! `Reader`: a file as of one commit. Never writes to the file.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,9 +15,11 @@ use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::layout::FORMAT_VERSION;
 use crate::format::schema::{FieldIndex, Schema};
+use crate::memory;
 use crate::parallel::pool;
 use crate::read::index::{Column, Index};
 use crate::read::mapping::Mapping;
+use crate::read::records::Records;
 use crate::read::snapshot::{Access, Snapshot, SnapshotId};
 use crate::read::source::Source;
 use crate::sys::sigbus;
@@ -56,7 +60,7 @@ impl Reader {
     /// The identifier of this snapshot.
     pub fn snapshot(&self) -> SnapshotId {
         let footer = &self.inner.footer;
-        let (commit, footer, crc) = (footer.commit, footer.offset, Some(self.inner.seal.crc()));
+        let (commit, footer, crc) = (footer.commit, footer.offset, Some(self.inner.guard.crc()));
         SnapshotId { file_id: self.inner.id, commit, footer, crc }
     }
 
@@ -77,17 +81,17 @@ impl Reader {
 
     /// The fields that every record has.
     pub fn schema(&self) -> &Schema {
-        &self.inner.document.schema
+        &self.inner.metadata.schema
     }
 
     /// The user's own keys and values.
     pub fn metadata(&self) -> &Map<String, Json> {
-        &self.inner.document.user
+        &self.inner.metadata.user
     }
 
     /// False during a bulk import, and after one that was stopped.
     pub fn complete(&self) -> bool {
-        self.inner.document.complete
+        self.inner.metadata.complete
     }
 
     /// The mapping for views; `None` if the file is read by system calls.
@@ -139,7 +143,7 @@ impl Reader {
 
     /// Checks that the file is unchanged, after a read by a system call that no checksum covers.
     pub(crate) fn check_after_read(&self) -> Result<()> {
-        self.inner.seal.check_after(&self.inner.file)
+        self.inner.guard.check_after(&self.inner.file)
     }
 
     pub(crate) fn kind(&self, field: FieldIndex) -> &FieldType {
@@ -159,9 +163,9 @@ impl Reader {
             Source::Mapped(_) => {
                 sigbus::arm();
                 // `Guarded::read` itself detects that the file was overwritten.
-                self.inner.seal.check_size(&self.inner.file)
+                self.inner.guard.check_size(&self.inner.file)
             }
-            Source::File(file) => self.inner.seal.check(file),
+            Source::File(file) => self.inner.guard.check(file),
         }
     }
 
@@ -209,5 +213,66 @@ impl Reader {
             found: self.kind(field).to_string(),
             expected: expected.to_owned(),
         }
+    }
+
+    /// Checks record numbers from users. Negative numbers count from the end.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] names the first number that is out of range.
+    pub fn resolve(&self, numbers: &[i64]) -> Result<Records<'static>> {
+        let mut records = memory::room(numbers.len())?;
+        for &number in numbers {
+            records.push(self.resolve_one(number)?);
+        }
+        Ok(Records { numbers: Cow::Owned(records), end: self.len() })
+    }
+
+    /// Checks one record number from a user. A negative number counts from the end.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub fn resolve_one(&self, number: i64) -> Result<u64> {
+        let len = self.len();
+        let record = if number < 0 { number.wrapping_add_unsigned(len) } else { number }.cast_unsigned();
+        if record < len { Ok(record) } else { Err(self.out_of_range(number)) }
+    }
+
+    /// Checks record numbers.
+    ///
+    /// # Errors
+    /// As [`Reader::resolve`].
+    pub fn records<'a>(&self, numbers: impl Into<Cow<'a, [u64]>>) -> Result<Records<'a>> {
+        let (numbers, end) = (numbers.into(), self.len());
+        match numbers.iter().find(|&&record| record >= end) {
+            Some(record) => Err(self.out_of_range(record.cast_signed())),
+            None => Ok(Records { numbers, end }),
+        }
+    }
+
+    /// Checks a range of records.
+    ///
+    /// # Errors
+    /// As [`Reader::resolve`], and too little memory for the numbers.
+    pub fn run(&self, run: Range<u64>) -> Result<Records<'static>> {
+        if run.start < run.end && run.end > self.len() {
+            return Err(self.out_of_range(run.end.cast_signed() - 1));
+        }
+        let mut numbers = memory::room(run.end.saturating_sub(run.start) as usize)?;
+        numbers.extend(run);
+        Ok(Records { numbers: Cow::Owned(numbers), end: self.len() })
+    }
+
+    /// The numbers, after a check that they exist in this snapshot too.
+    #[inline]
+    pub(super) fn own<'a>(&self, records: &'a Records<'_>) -> Result<&'a [u64]> {
+        if records.end > self.len() {
+            self.records(&records[..])?;
+        }
+        Ok(records)
+    }
+
+    pub(crate) fn out_of_range(&self, record: i64) -> Error {
+        Error::OutOfRange { path: self.path().to_owned(), record, len: self.len() }
     }
 }

@@ -108,7 +108,7 @@ impl Reader {
         }
         let mut bytes = self.pread(field, record, &extent)?;
         if verify == Verify::Never {
-            self.inner.seal.check_after(&self.inner.file)?;
+            self.inner.guard.check_after(&self.inner.file)?;
         } else {
             self.check_crc(field, record, &extent, &bytes)?;
         }

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use crate::format::dictionary::Dictionary;
 use crate::format::layout::{FileId, Footer};
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
+use crate::read::guard::SnapshotGuard;
 use crate::read::index::Index;
 use crate::read::mapping::Mapping;
-use crate::read::seal::Seal;
 use crate::read::seen::Seen;
 use crate::read::source::Source;
 use crate::sys::DiskWatch;
@@ -50,7 +50,7 @@ pub(super) struct Snapshot {
     pub(super) threads: OnceLock<usize>,
     pub(super) id: FileId,
     pub(super) footer: Footer,
-    pub(super) document: Document,
+    pub(super) metadata: Metadata,
     pub(super) file_length: u64,
     pub(super) index: Index,
     /// For each field the dictionaries that its payloads may need.
@@ -62,7 +62,7 @@ pub(super) struct Snapshot {
     /// For batches in random order: the kernel reads only the bytes requested.
     pub(super) random: Source,
     /// Checks that the file is still the one that was opened.
-    pub(super) seal: Arc<Seal>,
+    pub(super) guard: Arc<SnapshotGuard>,
     /// Tells whether a batch had to read from the disk.
     pub(super) disk: DiskWatch,
     /// The most bytes that one call for advice covers.

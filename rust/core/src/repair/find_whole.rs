@@ -11,7 +11,7 @@ use crate::file::find_commit::{Opening, scan_pages};
 use crate::file::storage::Storage;
 use crate::format::directory::decode_directory;
 use crate::format::layout::{FileId, Footer, PAGE, decode_superblock};
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
 
 /// Notes to the user about the file's structure, without duplicates.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ pub(crate) fn find(path: &Path, file: &Arc<File>, control: &dyn Control) -> Resu
 pub(crate) struct State {
     pub(crate) footer: Footer,
     pub(crate) directory: Vec<u8>,
-    pub(crate) document: Document,
+    pub(crate) metadata: Metadata,
     /// Whether the metadata comes from an older commit.
     pub(crate) borrowed: bool,
     /// Records of the newest valid footer.
@@ -146,19 +146,19 @@ impl Search<'_> {
                 other => other.map(Some),
             };
             let directory = read(self.opening.directory(&footer))?;
-            let document = match self.opening.document(&footer) {
+            let metadata = match self.opening.metadata(&footer) {
                 Err(error @ Error::Corrupt { .. }) => {
                     notes.add(&error);
                     None
                 }
                 other => Some(other?),
             };
-            if let Some(document) = document {
+            if let Some(metadata) = metadata {
                 let own = directory.map(|directory| (footer, directory, false));
                 let newer = waiting.drain(..).map(|(footer, directory)| (footer, directory, true));
                 for (footer, directory, borrowed) in newer.chain(own) {
-                    match decode_directory(self.path, &directory, &footer, &document.schema) {
-                        Ok(_) => return Ok(Some(State { footer, directory, document, borrowed, records, newest })),
+                    match decode_directory(self.path, &directory, &footer, &metadata.schema) {
+                        Ok(_) => return Ok(Some(State { footer, directory, metadata, borrowed, records, newest })),
                         Err(error) => notes.add(&error),
                     }
                 }

@@ -19,7 +19,7 @@ use crate::format::chunk::Part;
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::layout::{CHUNK_LEN, Footer, u32_at};
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
 use crate::format::schema::{Field, FieldIndex};
 use crate::read::reader::Reader;
 use crate::read::snapshot::Access;
@@ -34,7 +34,7 @@ const FRAME_HEADER: u64 = 18;
 
 /// Records that are lost for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loss {
+pub struct LostRecords {
     /// The record numbers.
     pub records: Range<u64>,
     /// The field with the damaged value or index; `None` if nothing is left of the records.
@@ -47,7 +47,7 @@ pub struct Loss {
 #[derive(Debug)]
 pub struct Salvage {
     reader: Reader,
-    losses: Vec<Loss>,
+    losses: Vec<LostRecords>,
     notes: Vec<String>,
     records: u64,
     unknown: bool,
@@ -84,7 +84,7 @@ impl Salvage {
             notes.say(note);
         }
         let opening = Opening::with_id(path, file.as_ref(), id)?;
-        let State { footer, directory, mut document, borrowed, records, newest } = state;
+        let State { footer, directory, mut metadata, borrowed, records, newest } = state;
         if let Some(error) = never {
             notes.add(&error);
         }
@@ -99,13 +99,13 @@ impl Salvage {
         let mut losses = Vec::new();
         if records > footer.records {
             let why = format!("the index of the commits after commit {} is lost", footer.commit);
-            losses.push(Loss { records: footer.records..records, field: None, why });
+            losses.push(LostRecords { records: footer.records..records, field: None, why });
         }
-        let dictionaries = good_dictionaries(path, &file, &footer, &mut document, &mut notes)?;
+        let dictionaries = good_dictionaries(path, &file, &footer, &mut metadata, &mut notes)?;
         let dictionaries = dictionaries.into_iter().map(|(good, all)| (!all || borrowed).then_some(good)).collect();
         let file_length = opening.length;
-        let directory = without_sides(&directory, &document);
-        let commit = Commit { id, footer, directory, document, file_length };
+        let directory = without_sides(&directory, &metadata);
+        let commit = Commit { id, footer, directory, metadata, file_length };
         let reader = Reader::of_commit(path, path, Access::Pread, threads, Arc::clone(&file), commit)?;
         let of_blocks = lost_entries(&reader)?;
         let lost = runs(of_blocks.iter().map(|loss| loss.records.clone()).collect());
@@ -149,7 +149,12 @@ impl Salvage {
     }
 
     /// Finds the values that need a lost dictionary.
-    fn check_dictionaries(&self, field: FieldIndex, wanted: &[(u64, Extent)], damaged: &mut Vec<Loss>) -> Result<()> {
+    fn check_dictionaries(
+        &self,
+        field: FieldIndex,
+        wanted: &[(u64, Extent)],
+        damaged: &mut Vec<LostRecords>,
+    ) -> Result<()> {
         let Some(Some(good)) = self.dictionaries.get(field.position()) else { return Ok(()) };
         let mut head = Vec::new();
         for (record, extent) in wanted.iter().filter(|(_, extent)| extent.codec == Codec::Zstd) {
@@ -159,7 +164,7 @@ impl Salvage {
             if let Some(id) = zstd_safe::get_dict_id_from_frame(&head).filter(|id| !good.contains(&id.get())) {
                 let why = format!("its dictionary {id} is damaged or lost");
                 let field = Some(self.reader.name_of(field));
-                damaged.push(Loss { records: *record..record + 1, field, why });
+                damaged.push(LostRecords { records: *record..record + 1, field, why });
             }
         }
         Ok(())
@@ -171,7 +176,7 @@ impl Salvage {
     }
 
     /// The losses, in record order. A record may occur several times, once per field.
-    pub fn losses(&self) -> &[Loss] {
+    pub fn losses(&self) -> &[LostRecords] {
         &self.losses
     }
 
@@ -218,14 +223,14 @@ impl Salvage {
 }
 
 /// The records whose entries lie in a damaged block of the index.
-fn lost_entries(reader: &Reader) -> Result<Vec<Loss>> {
+fn lost_entries(reader: &Reader) -> Result<Vec<LostRecords>> {
     let mut losses = Vec::new();
     for (field, definition) in reader.schema().iter() {
         for (part, ..) in definition.kind.columns() {
             let Some(column) = reader.index().column(field, part) else { continue };
             for data in &column.chunks {
                 for (records, error) in data.damaged_blocks(reader.path(), column.name())? {
-                    losses.push(Loss { records, field: Some(definition.name.clone()), why: error.coded() });
+                    losses.push(LostRecords { records, field: Some(definition.name.clone()), why: error.coded() });
                 }
             }
         }
@@ -235,9 +240,9 @@ fn lost_entries(reader: &Reader) -> Result<Vec<Loss>> {
 
 /// Leaves the columns of side bytes out of a directory. They can be made again from the images, so
 /// damage to them must not cost a record.
-fn without_sides(directory: &[u8], document: &Document) -> Vec<u8> {
+fn without_sides(directory: &[u8], metadata: &Metadata) -> Vec<u8> {
     let images: Vec<u32> =
-        document.schema.fields().iter().filter(|f| f.kind == FieldType::Image).map(|f| f.id).collect();
+        metadata.schema.fields().iter().filter(|f| f.kind == FieldType::Image).map(|f| f.id).collect();
     let entries = directory.as_chunks::<CHUNK_LEN>().0.iter();
     entries
         .filter(|entry| !(images.contains(&u32_at(entry, 0)) && entry[4] == Part::SIDE.0))
@@ -246,9 +251,9 @@ fn without_sides(directory: &[u8], document: &Document) -> Vec<u8> {
         .collect()
 }
 
-fn loss_of(error: &Error) -> Option<Loss> {
+fn loss_of(error: &Error) -> Option<LostRecords> {
     let (record, field) = error.place()?;
-    Some(Loss { records: record..record + 1, field: Some(field.to_owned()), why: error.coded() })
+    Some(LostRecords { records: record..record + 1, field: Some(field.to_owned()), why: error.coded() })
 }
 
 /// Sorts ranges and joins those that touch.
@@ -270,11 +275,11 @@ fn good_dictionaries(
     path: &Path,
     file: &Arc<File>,
     footer: &Footer,
-    document: &mut Document,
+    metadata: &mut Metadata,
     notes: &mut Notes,
 ) -> Result<Vec<(Vec<u32>, bool)>> {
     let mut all = Vec::new();
-    for Field { name, compression, .. } in document.schema.fields_mut() {
+    for Field { name, compression, .. } in metadata.schema.fields_mut() {
         let (mut good, mut whole) = (Vec::new(), true);
         if let Some(compression) = compression {
             for range in &compression.dictionaries {

@@ -3,8 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::schema::Field;
-use crate::write::field::FieldWriter;
-use crate::write::output::Output;
+use crate::write::field::{FieldWriter, NewFieldWriter};
 use crate::write::value::{Block, Value, check_block, check_value};
 use crate::write::writer::Writer;
 
@@ -16,31 +15,6 @@ const HELD: usize = 32 << 20;
 /// takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewField(u32);
-
-/// A field that is being added.
-#[derive(Debug)]
-pub(super) struct NewFieldWriter {
-    field: Field,
-    writer: FieldWriter,
-    /// Records that have a value.
-    filled: u64,
-}
-
-impl NewFieldWriter {
-    /// Chooses the compression, if values are held.
-    fn choose(&mut self, output: &mut Output, scratch: &mut Vec<u8>) -> Result<()> {
-        self.writer.choose(&mut self.field, output, scratch).map(drop)
-    }
-
-    /// Its schema row, and what writes it.
-    pub(super) fn parts(&self) -> (&Field, &FieldWriter) {
-        (&self.field, &self.writer)
-    }
-
-    pub(super) fn writer_mut(&mut self) -> &mut FieldWriter {
-        &mut self.writer
-    }
-}
 
 impl Writer {
     /// Starts to add a field to the existing records. Commits pending records first.
@@ -60,13 +34,13 @@ impl Writer {
         if self.new_fields.iter().any(|new| new.field.name == field.name) {
             return Err(refused("it is already being added".to_owned()));
         }
-        let id = self.document.free_id().map_err(refused)?;
+        let id = self.metadata.free_id().map_err(refused)?;
         let mut field = field.clone();
         field.id = id;
-        self.document.schema.with(&field).map_err(refused)?;
+        self.metadata.schema.with(&field).map_err(refused)?;
         self.commit()?;
         self.new_fields.push(NewFieldWriter { writer: FieldWriter::new(&field), field, filled: 0 });
-        self.document.use_id(id);
+        self.metadata.use_id(id);
         Ok(NewField(id))
     }
 
@@ -170,9 +144,9 @@ impl Writer {
         self.write_filled(number)?;
         let NewFieldWriter { field, writer, .. } = self.new_fields.remove(number);
         let refused = |detail| Error::AddField { path: self.path().to_owned(), field: field.name.clone(), detail };
-        self.document.schema = self.document.schema.with(&field).map_err(refused)?;
+        self.metadata.schema = self.metadata.schema.with(&field).map_err(refused)?;
         self.fields.push(writer);
-        self.document_changed = true;
+        self.metadata_changed = true;
         self.commit_changes(false)
     }
 
@@ -233,10 +207,10 @@ impl Writer {
             return Err(Error::Schema(format!("{}: field {name:?} is the only one", self.path().display())));
         }
         self.commit()?;
-        let Field { id, .. } = self.document.schema.remove(position);
-        self.document.use_id(id);
+        let Field { id, .. } = self.metadata.schema.remove(position);
+        self.metadata.use_id(id);
         self.fields.remove(position);
-        self.document_changed = true;
+        self.metadata_changed = true;
         self.commit()
     }
 

@@ -76,7 +76,7 @@ impl Writer {
 
     /// Checks all values before any is written. Returns the image size of each value, or zeros.
     fn check_values(&self, values: &[Value<'_>]) -> Result<Vec<(u32, u32)>> {
-        let fields = self.document.schema.fields();
+        let fields = self.metadata.schema.fields();
         if values.len() != fields.len() {
             return Err(Error::Schema(format!("{} values for {} fields", values.len(), fields.len())));
         }
@@ -114,8 +114,8 @@ impl Writer {
 
     /// Chooses the compression of a field of the schema, if it holds values.
     pub(super) fn choose(&mut self, i: usize) -> Result<()> {
-        let row = &mut self.document.schema.fields_mut()[i];
-        self.document_changed |= self.fields[i].choose(row, &mut self.output, &mut self.scratch)?;
+        let row = &mut self.metadata.schema.fields_mut()[i];
+        self.metadata_changed |= self.fields[i].choose(row, &mut self.output, &mut self.scratch)?;
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl Writer {
         let merges = self.fields.iter().any(|field| field.merges(rule, self.output.position()));
         if let Some(footer) = self.footer
             && self.records == committed
-            && !self.document_changed
+            && !self.metadata_changed
             && !self.columns_changed
             && !(last && merges)
         {
@@ -54,10 +54,10 @@ impl Writer {
         for field in &mut self.fields {
             field.write_columns(&mut self.output, rule, self.records)?;
         }
-        if self.document_changed || self.footer.is_none() {
-            let bytes = self.document.encode();
+        if self.metadata_changed || self.footer.is_none() {
+            let bytes = self.metadata.encode();
             check_metadata(self.path(), bytes.len() as u64)?;
-            self.metadata = self.output.put_checked(&bytes)?;
+            self.metadata_range = self.output.put_checked(&bytes)?;
         }
         let mut chunks: Vec<&Chunk> = self.fields.iter().flat_map(FieldWriter::chunks).collect();
         chunks.sort_by_key(|c| (c.field, c.part, c.first));
@@ -70,14 +70,14 @@ impl Writer {
             commit: self.footer.map_or(0, |f| f.commit) + 1,
             records: self.records,
             directory,
-            metadata: self.metadata,
+            metadata: self.metadata_range,
             previous: self.footer.map_or(0, |f| f.offset),
             covers_content: chunks.iter().all(|chunk| chunk.table_crc.is_some()),
         };
         let mut slot = Slot { footer: footer.offset, commit: footer.commit, sealed: false };
         self.output.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
         self.output.sync()?;
-        self.under_way = true;
+        self.footer_pending = true;
         self.output.write_at(&footer.encode(&self.id), footer.offset)?;
         self.output.sync()?;
         if self.footer.is_none() && self.replacing.is_none() {
@@ -91,8 +91,8 @@ impl Writer {
         self.output.continue_at(footer.end());
         self.commit_start = footer.end();
         self.footer = Some(footer);
-        self.under_way = false;
-        (self.document_changed, self.columns_changed) = (false, false);
+        self.footer_pending = false;
+        (self.metadata_changed, self.columns_changed) = (false, false);
         slot.sealed = true;
         self.output.write_at(&slot.encode(&self.id), slot_offset(footer.commit))?;
         Ok(footer.commit)

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::OnceLock;
 
-use crate::codec::choose::{Sample, Settled, choose, train};
+use crate::codec::choose::{CodecChoice, Sample, choose, train};
 use crate::codec::{Codec, Encoder};
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -197,7 +197,7 @@ impl FieldEncoder {
             Choice::Codec => choose(sample),
             Choice::Dictionary(bytes) => train(sample, self.level, bytes),
         };
-        let Settled { encoder, level, dictionary, why } =
+        let CodecChoice { encoder, level, dictionary, why } =
             settled.map_err(|_| Error::Memory { bytes: sample.bytes() as u64 })?;
         let compression = encoder.as_ref().map(|encoder| {
             let mut compression = Compression::new(encoder.codec());

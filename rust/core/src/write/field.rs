@@ -1,4 +1,5 @@
 //! `FieldWriter`: writes the payloads of one field, and gathers the entries of its columns.
+//! `NewFieldWriter`: one for a field that is being added to existing records.
 
 use std::collections::HashMap;
 
@@ -204,6 +205,22 @@ impl FieldWriter {
     /// Writes the pending entries as separate chunks.
     pub(super) fn write_pending(&mut self, output: &mut Output, end: u64) -> Result<()> {
         self.columns.iter_mut().try_for_each(|column| column.write_pending(output, end))
+    }
+}
+
+/// A field that is being added.
+#[derive(Debug)]
+pub(super) struct NewFieldWriter {
+    pub(super) field: Field,
+    pub(super) writer: FieldWriter,
+    /// Records that have a value.
+    pub(super) filled: u64,
+}
+
+impl NewFieldWriter {
+    /// Chooses the compression, if values are held.
+    pub(super) fn choose(&mut self, output: &mut Output, scratch: &mut Vec<u8>) -> Result<()> {
+        self.writer.choose(&mut self.field, output, scratch).map(drop)
     }
 }
 

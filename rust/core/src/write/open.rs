@@ -17,7 +17,7 @@ use crate::format::chunk::Chunk;
 use crate::format::crc::crc32c_append;
 use crate::format::directory::decode_directory;
 use crate::format::layout::{CheckedRange, FileId, PAGE, encode_superblock};
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
 use crate::format::schema::Schema;
 use crate::write::compress::FieldEncoder;
 use crate::write::field::FieldWriter;
@@ -74,8 +74,8 @@ impl Writer {
         let mut writer = match options.mode {
             Mode::Append => Self::append_to(path, Box::new(file), schema.as_ref(), options)?,
             Mode::Create | Mode::Overwrite => {
-                let document = Document::new(new_schema()?, Map::new(), options.complete.unwrap_or(true));
-                Self::create_on(path, Box::new(file), replacing, document, options)?
+                let metadata = Metadata::new(new_schema()?, Map::new(), options.complete.unwrap_or(true));
+                Self::create_on(path, Box::new(file), replacing, metadata, options)?
             }
         };
         if let Some(user) = user {
@@ -91,20 +91,20 @@ impl Writer {
     /// # Errors
     /// I/O errors of the storage.
     pub fn create_in(path: &Path, storage: Box<dyn Storage>, schema: Schema, options: &WriterOptions) -> Result<Self> {
-        let document = Document::new(schema, Map::new(), options.complete.unwrap_or(true));
-        Self::create_on(path, storage, None, document, options)
+        let metadata = Metadata::new(schema, Map::new(), options.complete.unwrap_or(true));
+        Self::create_on(path, storage, None, metadata, options)
     }
 
     fn create_on(
         path: &Path,
         storage: Box<dyn Storage>,
         replacing: Option<Replacing>,
-        mut document: Document,
+        mut metadata: Metadata,
         options: &WriterOptions,
     ) -> Result<Self> {
-        document.schema.forget_dictionaries();
+        metadata.schema.forget_dictionaries();
         // First of all: from here on an error drops the writer, which removes the new file.
-        let mut writer = Self::assemble(path, storage, FileId::default(), document, options, PAGE);
+        let mut writer = Self::assemble(path, storage, FileId::default(), metadata, options, PAGE);
         writer.replacing = replacing;
         getrandom::fill(&mut writer.id).map_err(|e| Error::io(path, io::Error::other(e.to_string())))?;
         writer.output.write_at(&encode_superblock(&writer.id), 0)?;
@@ -131,20 +131,20 @@ impl Writer {
             let detail = "no commit can follow it: commit numbers end here";
             return Err(Error::corrupt(path, format!("footer of commit {}", footer.commit), detail));
         }
-        let Commit { id, directory, mut document, file_length, .. } = opening.load(footer)?;
-        if let Some(given) = schema.filter(|given| !given.same_fields(&document.schema)) {
-            let (found, given) = (document.schema.describe(), given.describe());
+        let Commit { id, directory, mut metadata, file_length, .. } = opening.load(footer)?;
+        if let Some(given) = schema.filter(|given| !given.same_fields(&metadata.schema)) {
+            let (found, given) = (metadata.schema.describe(), given.describe());
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
         }
         // In a file without records the compression is not decided yet.
         let decided = footer.records > 0;
-        if let Some((found, given)) = schema.filter(|_| decided).and_then(|s| document.schema.other_compression(s)) {
+        if let Some((found, given)) = schema.filter(|_| decided).and_then(|s| metadata.schema.other_compression(s)) {
             return Err(Error::SchemaMismatch { path: path.to_owned(), found, given });
         }
         if let Some(given) = schema.filter(|_| !decided) {
-            document.schema.take_compression(given);
+            metadata.schema.take_compression(given);
         }
-        let mut chunks = decode_directory(path, &directory, &footer, &document.schema)?;
+        let mut chunks = decode_directory(path, &directory, &footer, &metadata.schema)?;
         for chunk in chunks.iter_mut().filter(|chunk| chunk.table_crc.is_none()) {
             chunk.table_crc = Some(table_crc(storage.as_ref(), chunk).map_err(|e| Error::io(path, e))?);
         }
@@ -155,12 +155,12 @@ impl Writer {
             let (path, tail) = (path.display(), file_length - footer.end());
             log::warn!(target: LOG, "{path}: {tail} bytes after commit {} were cut off: an interrupted writer left them", footer.commit);
         }
-        let mut writer = Self::assemble(path, storage, id, document, options, footer.end());
+        let mut writer = Self::assemble(path, storage, id, metadata, options, footer.end());
         writer.footer = Some(footer); // first of all: a writer without a commit removes its file
         writer.adopt_columns(chunks, footer.records);
         writer.load_dictionaries(footer.offset)?;
-        writer.metadata = footer.metadata;
-        writer.document_changed = false;
+        writer.metadata_range = footer.metadata;
+        writer.metadata_changed = false;
         if let Some(complete) = options.complete {
             writer.set_complete(complete);
         }
@@ -171,7 +171,7 @@ impl Writer {
         path: &Path,
         storage: Box<dyn Storage>,
         id: FileId,
-        document: Document,
+        metadata: Metadata,
         options: &WriterOptions,
         at: u64,
     ) -> Self {
@@ -181,18 +181,18 @@ impl Writer {
             output: Output::new(path, storage, at),
             process: std::process::id(),
             id,
-            fields: document.schema.fields().iter().map(FieldWriter::new).collect(),
-            document,
-            document_changed: true,
+            fields: metadata.schema.fields().iter().map(FieldWriter::new).collect(),
+            metadata,
+            metadata_changed: true,
             columns_changed: false,
             new_fields: Vec::new(),
-            metadata: CheckedRange::default(),
+            metadata_range: CheckedRange::default(),
             footer: None,
             records: 0,
             commit_start: at,
             session_start: at,
             commit_bytes: options.commit_bytes.max(1),
-            under_way: false,
+            footer_pending: false,
             scratch: Vec::new(),
             spare: Vec::new(),
         }
@@ -201,7 +201,7 @@ impl Writer {
     /// Prepares the dictionaries of the fields when appending to a file. `limit` is the offset of
     /// its footer.
     fn load_dictionaries(&mut self, limit: u64) -> Result<()> {
-        for (row, field) in self.document.schema.fields().iter().zip(&mut self.fields) {
+        for (row, field) in self.metadata.schema.fields().iter().zip(&mut self.fields) {
             let Some(compression) = &row.compression else { continue };
             // Only zstd uses a dictionary; a merge may leave some in a field of another codec.
             let zstd = compression.codec == Codec::Zstd;
@@ -278,7 +278,7 @@ impl Writer {
         if let (Ok(storage), true) = (self.output.storage(), self.process == std::process::id()) {
             if let Some(replacing) = &self.replacing {
                 storage.remove_name(&replacing.temporary);
-            } else if let (Some(footer), false) = (self.footer, self.under_way) {
+            } else if let (Some(footer), false) = (self.footer, self.footer_pending) {
                 // The next writer would remove the tail, but until then it would keep a full disk
                 // full. Keep it if a footer was written that may not be durable: a reader may have
                 // opened it since.
@@ -292,7 +292,7 @@ impl Writer {
 
     /// [`Writer::abort`] for a new file. Removes the file even if it was committed.
     pub(crate) fn discard(&mut self) {
-        let committed = self.replacing.is_none() && self.footer.is_some() && !self.under_way;
+        let committed = self.replacing.is_none() && self.footer.is_some() && !self.footer_pending;
         if let (Ok(storage), true) = (self.output.storage(), committed && self.process == std::process::id()) {
             storage.remove_name(self.path());
         }

@@ -7,19 +7,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
-use crate::error::recovery::{Obstacle, Safe};
+use crate::error::recovery::{Cause, Recovery};
 use crate::error::{Error, Result};
 use crate::file::lock::LockedFile;
 use crate::format::chunk::Chunk;
 use crate::format::compression::Compression;
 use crate::format::dictionary::DictionaryRange;
 use crate::format::layout::{CheckedRange, FileId, Footer};
-use crate::format::metadata::Document;
+use crate::format::metadata::Metadata;
 use crate::format::schema::{Field, Schema};
 use crate::limits::check_metadata;
-use crate::write::add_field::NewFieldWriter;
 use crate::write::compress::Packed;
-use crate::write::field::{FieldWriter, put_dictionary};
+use crate::write::field::{FieldWriter, NewFieldWriter, put_dictionary};
 use crate::write::output::Output;
 
 /// The log target of a writer in every file of this folder: docs/logging.md.
@@ -62,7 +61,7 @@ pub(super) enum State {
     /// A write failed: further ones would leave holes. The file is held until close or abort.
     Failed {
         cause: String,
-        safe: Safe,
+        recovery: Recovery,
     },
     /// Closed or aborted, without a failure before.
     Closed,
@@ -86,11 +85,11 @@ pub struct Writer {
     pub(super) output: Output,
     pub(super) process: u32,
     pub(super) id: FileId,
-    pub(super) document: Document,
-    pub(super) document_changed: bool,
+    pub(super) metadata: Metadata,
+    pub(super) metadata_changed: bool,
     /// Whether columns of existing records changed.
     pub(super) columns_changed: bool,
-    pub(super) metadata: CheckedRange,
+    pub(super) metadata_range: CheckedRange,
     /// One for each field of the schema, in order.
     pub(super) fields: Vec<FieldWriter>,
     /// Fields that are being added.
@@ -101,7 +100,7 @@ pub struct Writer {
     pub(super) session_start: u64,
     pub(super) commit_bytes: u64,
     /// Whether a footer was written that may not be durable.
-    pub(super) under_way: bool,
+    pub(super) footer_pending: bool,
     /// Scratch memory for compressing.
     pub(super) scratch: Vec<u8>,
     /// Buffers for reading files to append. They are kept, because fresh memory costs as much as
@@ -117,7 +116,7 @@ impl Writer {
 
     /// The fields of every record.
     pub fn schema(&self) -> &Schema {
-        &self.document.schema
+        &self.metadata.schema
     }
 
     /// Records in the file, including those not yet committed.
@@ -137,7 +136,7 @@ impl Writer {
             return None;
         }
         let committed = if self.replacing.is_some() { 0 } else { self.committed() };
-        let saved = self.replacing.is_none() && !self.document_changed && self.new_fields.is_empty();
+        let saved = self.replacing.is_none() && !self.metadata_changed && self.new_fields.is_empty();
         (!saved || self.records > committed).then_some(self.records - committed)
     }
 
@@ -153,7 +152,7 @@ impl Writer {
 
     /// The user's own keys and values.
     pub fn metadata(&self) -> &Map<String, Json> {
-        &self.document.user
+        &self.metadata.user
     }
 
     /// Replaces the user's keys and values; the next commit writes them.
@@ -162,41 +161,41 @@ impl Writer {
     /// [`Error::Limit`] if they exceed [`MAX_METADATA_BYTES`](crate::limits::MAX_METADATA_BYTES).
     /// The old ones stay, and the writer can continue.
     pub fn set_metadata(&mut self, user: Map<String, Json>) -> Result<()> {
-        let before = mem::replace(&mut self.document.user, user);
-        if let Err(error) = check_metadata(self.path(), self.document.encoded_len()) {
-            self.document.user = before;
+        let before = mem::replace(&mut self.metadata.user, user);
+        if let Err(error) = check_metadata(self.path(), self.metadata.encoded_len()) {
+            self.metadata.user = before;
             return Err(error);
         }
-        self.document_changed |= before != self.document.user;
+        self.metadata_changed |= before != self.metadata.user;
         Ok(())
     }
 
     /// Whether the file will be marked complete.
     pub fn complete(&self) -> bool {
-        self.document.complete
+        self.metadata.complete
     }
 
     /// Sets whether the file is marked complete; the next commit writes it.
     pub fn set_complete(&mut self, complete: bool) {
-        self.document_changed |= complete != self.document.complete;
-        self.document.complete = complete;
+        self.metadata_changed |= complete != self.metadata.complete;
+        self.metadata.complete = complete;
     }
 
     /// How each compressed field's values are stored, in schema order, with the bytes that this
     /// writer has appended.
     pub fn compression(&self) -> Vec<Packed> {
         let fields = self.schema().fields().iter().zip(&self.fields);
-        let all = fields.chain(self.new_fields.iter().map(NewFieldWriter::parts));
+        let all = fields.chain(self.new_fields.iter().map(|new| (&new.field, &new.writer)));
         all.filter_map(|(row, field)| Some(field.encoder()?.report(&row.name))).collect()
     }
 
     /// The fields of the schema and those that are being added.
     pub(super) fn all_fields(&self) -> impl Iterator<Item = &FieldWriter> {
-        self.fields.iter().chain(self.new_fields.iter().map(|new| new.parts().1))
+        self.fields.iter().chain(self.new_fields.iter().map(|new| &new.writer))
     }
 
     pub(super) fn all_fields_mut(&mut self) -> impl Iterator<Item = &mut FieldWriter> {
-        self.fields.iter_mut().chain(self.new_fields.iter_mut().map(NewFieldWriter::writer_mut))
+        self.fields.iter_mut().chain(self.new_fields.iter_mut().map(|new| &mut new.writer))
     }
 
     /// The end of the file, for a caller that writes payloads and columns by itself. It passes every
@@ -231,7 +230,7 @@ impl Writer {
         source: &Path,
         read: impl FnOnce(&str) -> Result<Vec<u8>>,
     ) -> Result<()> {
-        let Field { name, compression, .. } = &mut self.document.schema.fields_mut()[mine];
+        let Field { name, compression, .. } = &mut self.metadata.schema.fields_mut()[mine];
         let compression = compression.get_or_insert_with(|| given.with_dictionaries(&[]));
         if let Some(known) = compression.dictionaries.iter().find(|known| known.id == range.id) {
             if (known.length, known.crc) == (range.length, range.crc) {
@@ -241,7 +240,7 @@ impl Writer {
             return Err(Error::Schema(format!("{path}: field {name}: another dictionary already has the id {id}")));
         }
         compression.dictionaries.push(put_dictionary(&mut self.output, &read(name)?)?);
-        self.document_changed = true;
+        self.metadata_changed = true;
         Ok(())
     }
 
@@ -252,8 +251,8 @@ impl Writer {
         }
         match &self.state {
             State::Open => Ok(()),
-            State::Failed { cause, safe } => {
-                Err(Error::WriterFailed { path: path(), cause: cause.clone(), safe: *safe })
+            State::Failed { cause, recovery } => {
+                Err(Error::WriterFailed { path: path(), cause: cause.clone(), recovery: *recovery })
             }
             State::Closed => Err(Error::WriterClosed { path: path() }),
         }
@@ -263,32 +262,32 @@ impl Writer {
     pub(crate) fn guard<T>(&mut self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let cause = error.to_string();
-            let (error, safe) = match error {
+            let (error, recovery) = match error {
                 Error::Io { path, source } if path == self.path() => {
-                    let safe = self.safe(Obstacle::of(&source));
-                    (Error::WriteFailed { path, source, safe }, safe)
+                    let recovery = self.recovery(Cause::of(&source));
+                    (Error::WriteFailed { path, source, recovery }, recovery)
                 }
-                error @ Error::NameLost { .. } => (error, self.safe(Obstacle::NoName)),
-                error => (error, self.safe(Obstacle::Other)),
+                error @ Error::NameLost { .. } => (error, self.recovery(Cause::NoName)),
+                error => (error, self.recovery(Cause::Other)),
             };
             log::error!(target: "fastrecord_core::writer", "{}: the writer stops: {}", self.path().display(), error.coded());
             if matches!(self.state, State::Open) {
-                self.state = State::Failed { cause, safe };
+                self.state = State::Failed { cause, recovery };
             }
             error
         })
     }
 
-    fn safe(&self, obstacle: Obstacle) -> Safe {
+    fn recovery(&self, cause: Cause) -> Recovery {
         // A file without its final name is removed with its writer, whatever was committed.
         let replaces = self.replacing.is_some();
         let footer = self.footer.filter(|_| !replaces);
-        Safe {
+        Recovery {
             commit: footer.map_or(0, |footer| footer.commit),
             records: footer.map_or(0, |footer| footer.records),
             replaces,
-            under_way: self.under_way && !replaces,
-            obstacle,
+            footer_pending: self.footer_pending && !replaces,
+            cause,
         }
     }
 }

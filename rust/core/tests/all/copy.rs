@@ -14,8 +14,8 @@ use crate::common::{
     open, options, random_row, u64_at, value,
 };
 use fastrecord_core::{
-    Access, ArrayType, Copier, DType, Damage, Datum, Depth, Error, FieldType, Mode, Obstacle, Reader, Renumber, Result,
-    Safe, Schema, Storage, Value, Verify, Writer, WriterOptions, stored_bytes, verify,
+    Access, ArrayType, Cause, Copier, DType, Damage, Datum, Depth, Error, FieldType, Mode, Reader, Recovery, Renumber,
+    Result, Schema, Storage, Value, Verify, Writer, WriterOptions, stored_bytes, verify,
 };
 use proptest::prelude::*;
 use serde_json::Map;
@@ -417,10 +417,11 @@ fn no_room_is_an_error_that_names_the_copy() {
     let storage = Box::new(Difficult { file, kernel: Kernel::Refuses(libc::ENOSPC), copied: Arc::default() });
     let mut copier = Copier::create_in(&to, storage, &source, 40, false).unwrap();
     let error = copier.copy_run(&source, 0..40, &[], &never).unwrap_err();
-    let told =
-        |path: &Path, source: &io::Error, safe: Safe| (path == to, source.raw_os_error(), safe.commit, safe.obstacle);
-    let Error::WriteFailed { path, source, safe } = &error else { panic!("{error}") };
-    assert_eq!(told(path, source, *safe), (true, Some(libc::ENOSPC), 0, Obstacle::NoSpace));
+    let told = |path: &Path, source: &io::Error, recovery: Recovery| {
+        (path == to, source.raw_os_error(), recovery.commit, recovery.cause)
+    };
+    let Error::WriteFailed { path, source, recovery } = &error else { panic!("{error}") };
+    assert_eq!(told(path, source, *recovery), (true, Some(libc::ENOSPC), 0, Cause::NoSpace));
     assert!(matches!(copier.finish(Map::new(), true), Err(Error::WriterFailed { .. })), "it goes no further");
 }
 

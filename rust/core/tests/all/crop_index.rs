@@ -11,7 +11,7 @@ use crate::pictures::{jpeg, picture};
 use crate::side_bytes::loaded;
 use fastrecord_core::image::{CROP_INDEX, JpegOptions, Markers, crop_index, raw_header, rewrite};
 use fastrecord_core::{
-    Access, Control, Copier, Damage, Depth, Error, FieldType, IndexOptions, IndexTally, Mode, Reader, Salvage, Schema,
+    Access, Control, Copier, Damage, Depth, Error, FieldType, IndexCounts, IndexOptions, Mode, Reader, Salvage, Schema,
     Value, Verify, Writer, add_crop_index, verify,
 };
 use serde_json::Map;
@@ -40,11 +40,11 @@ fn write(path: &Path, images: &[Vec<u8>]) {
     writer.close().unwrap();
 }
 
-fn add(path: &Path) -> IndexTally {
+fn add(path: &Path) -> IndexCounts {
     add_crop_index(path, "image", &IndexOptions::default(), &never).unwrap()
 }
 
-fn rebuild(path: &Path) -> IndexTally {
+fn rebuild(path: &Path) -> IndexCounts {
     add_crop_index(path, "image", &IndexOptions { rebuild: true, ..IndexOptions::default() }, &never).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Nth, Rng, folder, never, open, options, png};
 use fastrecord_core::{
-    Control, DType, Depth, Error, FieldType, Ingest, Mode, OnError, Result, Schema, Source, Tally, Value, Verify,
+    Control, DType, Depth, Error, FieldType, ImageCounts, Ingest, Mode, OnError, Result, Schema, Source, Value, Verify,
     Writer, verify,
 };
 
@@ -48,7 +48,7 @@ fn append_files(
     values: impl Fn(usize) -> Vec<Value<'static>>,
     control: &dyn Control,
 ) -> Result<Vec<(usize, Error)>> {
-    let (before, mut tally) = (writer.len(), Tally::default());
+    let (before, mut tally) = (writer.len(), ImageCounts::default());
     let skipped = Ingest { field: 0, source: Source::Files(paths), on_error, recode: None }
         .append_to(writer, &mut tally, values, control);
     assert_eq!((tally.images, tally.kept), (writer.len() - before, writer.len() - before));
@@ -131,7 +131,7 @@ fn a_file_whose_size_the_system_does_not_know_is_read_to_its_end() {
     let out = folder.path().join("x.frec");
     let mut writer = Writer::open(&out, Some(bytes_and_label()), None, &options(Mode::Create)).unwrap();
     let input = Ingest { field: 0, source: Source::Files(&[source]), on_error: OnError::Raise, recode: None };
-    input.append_to(&mut writer, &mut Tally::default(), label, &never).unwrap();
+    input.append_to(&mut writer, &mut ImageCounts::default(), label, &never).unwrap();
     writer.close().unwrap();
     assert_holds(&out, &[(0, &bytes)]);
 }
@@ -148,7 +148,7 @@ fn later_calls_read_larger_and_smaller_files_into_the_same_buffers() {
     for number in 0..files.len() {
         let paths = &paths[number..=number];
         let input = Ingest { field: 0, source: Source::Files(paths), on_error: OnError::Raise, recode: None };
-        input.append_to(&mut writer, &mut Tally::default(), |_| label(number), &never).unwrap();
+        input.append_to(&mut writer, &mut ImageCounts::default(), |_| label(number), &never).unwrap();
     }
     writer.close().unwrap();
     assert_holds(&out, &files.iter().map(|bytes| &bytes[..]).enumerate().collect::<Vec<_>>());

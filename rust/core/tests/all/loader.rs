@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::{folder, options};
-use fastrecord_core::image::{DecodeOptions, Geometry, JpegOptions, Random, encode_jpeg};
+use fastrecord_core::image::{Geometry, JpegOptions, Random, encode_jpeg};
 use fastrecord_core::{
-    Access, BatchBuffer, BufferPool, Error, FieldType, ImagePlan, Load, LoadCounters, LoadSource, Loader, Mode, Reader,
-    Schema, Value, Verify, Workload, Writer,
+    Access, BatchBuffer, BufferPool, Error, FieldType, ImageOptions, Load, LoadCounters, LoadPlan, LoadSource, Loader,
+    Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
 const SIDE: u32 = 16;
@@ -35,15 +35,16 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
     path.to_owned()
 }
 
-fn plan(paths: &[PathBuf]) -> Arc<ImagePlan> {
+fn plan(paths: &[PathBuf]) -> Arc<LoadPlan> {
     let source =
         |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap().into();
     let geometry = Geometry::RandomResizedCrop { size: (SIDE, SIDE), scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) };
     let sources = paths.iter().map(source).collect();
-    Arc::new(ImagePlan::new(sources, vec![geometry], true, DecodeOptions::default(), Verify::Always).unwrap())
+    let options = ImageOptions { flip: true, ..ImageOptions::default() };
+    Arc::new(LoadPlan::new(sources, &[Output::Image(geometry)], options, Verify::Always).unwrap())
 }
 
-fn start(plan: &Arc<ImagePlan>, threads: usize) -> Loader {
+fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader {
     plan.start(Arc::default(), threads).unwrap()
 }
 

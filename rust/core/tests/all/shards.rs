@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::common::{folder, options};
 use fastrecord_core::{
-    Access, ArrayPlan, BufferPool, DType, Error, FieldType, LoadFile, LoadSource, Mode, Reader, Schema, Shard,
-    SnapshotId, Value, Verify, Workload, Writer, crc32c_append,
+    Access, BufferPool, DType, Error, FieldType, ImageOptions, LoadFile, LoadPlan, LoadSource, Mode, Output, Reader,
+    Schema, Shard, SnapshotId, Value, Verify, Workload, Writer, crc32c_append,
 };
 
 const RECORDS: u64 = 5;
@@ -84,7 +84,8 @@ fn batches_of_very_many_shards_have_the_rows_that_were_asked_for() {
     for access in [Access::Mmap, Access::Pread] {
         let first = LoadSource::new(shards[0].open(access, None).unwrap(), &["value"]).unwrap();
         let rest = shards[1..].iter().map(|shard| LoadFile::Shard(Arc::new(shard.clone())));
-        let plan = ArrayPlan::new(std::iter::once(first.into()).chain(rest).collect(), Verify::Always).unwrap();
+        let files = std::iter::once(first.into()).chain(rest).collect();
+        let plan = LoadPlan::new(files, &[Output::Stack], ImageOptions::default(), Verify::Always).unwrap();
         let (plan, spares) = (Arc::new(plan), BufferPool::new(2));
         for threads in [1, 3] {
             let loader = plan.start(Arc::default(), threads).unwrap();

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{folder, options};
 use fastrecord_core::{
-    Access, ArrayPlan, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters,
-    LoadSource, Loader, Mode, Reader, Schema, Value, Verify, Workload, Writer,
+    Access, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, ImageOptions, Load, LoadCounters,
+    LoadPlan, LoadSource, Loader, Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
 const SMALL: usize = 6;
@@ -38,11 +38,14 @@ fn write(path: &Path, numbers: std::ops::Range<u64>) -> PathBuf {
     path.to_owned()
 }
 
-fn plan(paths: &[PathBuf], access: Access) -> Arc<ArrayPlan> {
+fn plan(paths: &[PathBuf], access: Access) -> Arc<LoadPlan> {
     let source = |path: &PathBuf| {
         LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap().into()
     };
-    Arc::new(ArrayPlan::new(paths.iter().map(source).collect(), Verify::Always).unwrap())
+    Arc::new(
+        LoadPlan::new(paths.iter().map(source).collect(), &[Output::Stack; 2], ImageOptions::default(), Verify::Always)
+            .unwrap(),
+    )
 }
 
 fn submit(loader: &Loader, spares: &Arc<BufferPool>, rows: &[u64]) -> Load {
@@ -83,7 +86,7 @@ fn batches_of_several_files_are_the_same_for_any_number_of_threads() {
         for threads in 1..=5 {
             let counters = Arc::new(LoadCounters::default());
             let loader = plan.start(Arc::clone(&counters), threads).unwrap();
-            assert_eq!((loader.rows(), loader.row_bytes()), (2000, vec![LARGE, SMALL]));
+            assert_eq!((loader.rows(), loader.row_bytes()), (2000, &[LARGE, SMALL][..]));
             let batches: Vec<&[u64]> = rows.chunks(600).collect();
             let loads: Vec<Load> = batches.iter().map(|rows| submit(&loader, &spares, rows)).collect();
             for (load, rows) in loads.iter().zip(batches) {
@@ -139,10 +142,12 @@ fn what_has_no_size_of_its_own_or_another_one_is_refused() {
     let path = write(&folder.path().join("a.frec"), 0..3);
     let open =
         |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap().into();
-    let plan = |sources| ArrayPlan::new(sources, Verify::Always);
-    let text = plan(vec![open(&["small", "key"])]);
+    let plan = |sources, outputs| {
+        LoadPlan::new(sources, &[Output::Stack; 2][..outputs], ImageOptions::default(), Verify::Always)
+    };
+    let text = plan(vec![open(&["small", "key"])], 2);
     assert!(matches!(text, Err(Error::FieldType { field, .. }) if field == "key"));
     let other = vec![open(&["small"]), open(&["large"])];
-    assert!(matches!(plan(other), Err(Error::FieldType { field, .. }) if field == "large"));
-    assert!(matches!(plan(vec![]), Err(Error::Plan(_))));
+    assert!(matches!(plan(other, 1), Err(Error::FieldType { field, .. }) if field == "large"));
+    assert!(matches!(plan(vec![], 0), Err(Error::Plan(_))));
 }

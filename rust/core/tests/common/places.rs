@@ -91,8 +91,8 @@ pub fn places(bytes: &[u8], footer: u64) -> Vec<(Range<u64>, Place)> {
     found.push((word(56)..word(56) + word(64), Place::Directory));
     let metadata = word(72)..word(72) + word(80);
     found.push((metadata.clone(), Place::Metadata));
-    let document: Json = serde_json::from_slice(&bytes[metadata.start as usize..metadata.end as usize]).unwrap();
-    let rows = document["schema"].as_array().unwrap();
+    let metadata: Json = serde_json::from_slice(&bytes[metadata.start as usize..metadata.end as usize]).unwrap();
+    let rows = metadata["schema"].as_array().unwrap();
     for row in rows {
         let name = row["name"].as_str().unwrap();
         for dictionary in row["compression"]["dictionaries"].as_array().into_iter().flatten() {

@@ -125,33 +125,6 @@ pub(crate) fn number<'py>(py: Python<'py>, dtype: DType, bytes: &[u8]) -> PyResu
     }
 }
 
-/// Rounds to a 32-bit float towards zero, and sets the last bit if the result is inexact ("round to
-/// odd").
-///
-/// Rounding that result to 16 bits equals rounding the original number. (The 64-bit conversions of
-/// `half` ignore the low 32 bits.)
-#[allow(clippy::cast_possible_truncation)] // the last bit stands for the bits cut off
-fn to_odd(value: f64) -> f32 {
-    let near = value as f32;
-    if near.is_infinite() || value.is_nan() || f64::from(near).to_bits() == value.to_bits() {
-        return near;
-    }
-    let beyond = f64::from(near).abs() > value.abs();
-    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
-}
-
-/// Rounds to the nearest 16-bit float; `None` if a finite number would become infinite.
-pub(crate) fn to_half(value: f64) -> Option<u16> {
-    let near = f16::from_f32(to_odd(value));
-    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
-}
-
-/// As [`to_half`], for bfloat16.
-pub(crate) fn to_bfloat(value: f64) -> Option<u16> {
-    let near = bf16::from_f32(to_odd(value));
-    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
-}
-
 /// Returns a numpy array over a value's memory, and whether its integers are bfloat16 bits.
 pub(crate) fn array_from<'py>(
     value: &Bound<'py, PyAny>,

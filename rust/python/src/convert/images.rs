@@ -6,6 +6,21 @@ use fastrecord_core::image::Truncated;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+/// How images are decoded: a `fastrecord.Decoding`.
+#[derive(FromPyObject)]
+pub(crate) struct Decoding {
+    truncated: String,
+    sixteen_bit: String,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
+}
+
+impl Decoding {
+    pub(crate) fn options(&self) -> PyResult<DecodeOptions> {
+        options_from(&self.truncated, &self.sixteen_bit, self.exif_orientation, self.max_pixels)
+    }
+}
+
 /// Builds the core's options from Python arguments.
 pub(crate) fn options_from(
     truncated: &str,

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyRange, PySlice, PyString, PyTuple};
 
 use fastrecord_core::Schema;
 use fastrecord_core::memory::{collected, copied, room};
@@ -69,7 +69,7 @@ pub(crate) fn index(given: &Bound<'_, PyAny>) -> PyResult<i64> {
         return Err(not_indices(&format!("of {}", given.get_type().name()?)));
     }
     given.extract::<i64>().map_err(|error| {
-        if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(given.py()) {
+        if error.is_instance_of::<PyOverflowError>(given.py()) {
             out_of_range(given)
         } else {
             not_indices(&format!("of {}", given.get_type()))
@@ -94,6 +94,30 @@ pub(crate) fn list_of<'py>(
     Ok(list)
 }
 
+/// Returns the item at a position of a batch, or a list of those of a slice; negative positions count
+/// from the end.
+pub(crate) fn item_at<'py>(
+    position: &Bound<'py, PyAny>,
+    length: usize,
+    name: &str,
+    item: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = position.py();
+    if let Ok(slice) = position.cast::<PySlice>() {
+        let slice = slice.indices(length.cast_signed())?;
+        let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
+        return Ok(list_of(py, at.map(item))?.into_any());
+    }
+    let at = match position.extract::<isize>() {
+        Ok(at) if at < 0 => usize::try_from(at + length.cast_signed()).ok(),
+        Ok(at) => usize::try_from(at).ok(),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => None,
+        Err(error) => return Err(error),
+    };
+    let wrong = || PyIndexError::new_err(format!("{name} {position} is out of range: the batch has {length}"));
+    item(at.filter(|&at| at < length).ok_or_else(wrong)?)
+}
+
 /// Takes an int64 array of positions, each at least 0.
 pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<Vec<u64>> {
     if given.ndim() != 1 {
@@ -113,8 +137,6 @@ pub(crate) fn positions(given: &PyReadonlyArray1<'_, i64>, n: u64) -> PyResult<V
 /// Converts a Python mapping to a JSON object. Refuses NaN and values that JSON lacks.
 pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<String, serde_json::Value>> {
     let py = value.py();
-    let options = PyDict::new(py);
-    options.set_item("allow_nan", false)?;
     let named = |error: PyErr| {
         let message = format!("metadata: {}", error.value(py));
         if error.is_instance_of::<PyTypeError>(py) {
@@ -126,56 +148,49 @@ pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<serde_json::Map<Stri
         }
     };
     let dict = py.import("builtins")?.call_method1("dict", (value,)).map_err(named)?;
-    let text = py.import("json")?.call_method("dumps", (&dict,), Some(&options)).map_err(named)?;
-    let map = serde_json::from_str(text.extract()?).map_err(|e| PyValueError::new_err(format!("metadata: {e}")))?;
-    check_kept(&dict)?; // after the parser, which limits the depth
+    let map = serde_json::from_str(&dumped(&dict).map_err(named)?);
+    let map = map.map_err(|e| PyValueError::new_err(format!("metadata: {e}")))?;
+    check_kept(&dict, true).map_err(named)?; // after the parser, which limits the depth
     Ok(map)
-}
-
-/// Refuses values that JSON would return as another type: keys that become text, integers that
-/// become floats.
-fn check_kept(value: &Bound<'_, PyAny>) -> PyResult<()> {
-    if let Ok(dict) = value.cast::<PyDict>() {
-        for (key, value) in dict {
-            if !key.is_instance_of::<PyString>() {
-                return Err(PyTypeError::new_err(format!("metadata: keys are str, not {}", key.repr()?)));
-            }
-            check_kept(&value)?;
-        }
-    } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-        for item in value.try_iter()? {
-            check_kept(&item?)?;
-        }
-    } else if value.is_instance_of::<PyInt>() && value.extract::<i64>().is_err() && value.extract::<u64>().is_err() {
-        return Err(PyValueError::new_err(format!("metadata: {value} does not fit in 64 bits")));
-    }
-    Ok(())
 }
 
 /// Converts a Python value to JSON text. Refuses NaN, and keys that would become text.
 pub(crate) fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let text = dumped(value)?;
+    check_kept(value, false)?; // after `dumps`, which detects cycles
+    Ok(text)
+}
+
+fn dumped(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = value.py();
     let options = PyDict::new(py);
     options.set_item("allow_nan", false)?;
     options.set_item("ensure_ascii", false)?;
     options.set_item("separators", (",", ":"))?;
     let text = py.import("json")?.call_method("dumps", (value,), Some(&options))?;
-    check_keys(value)?; // after `dumps`, which detects cycles
     Ok(text.cast::<PyString>()?.to_str()?.to_owned())
 }
 
-fn check_keys(value: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Refuses values that JSON would return as another type: keys that become text, and with `integers`
+/// those that become floats.
+fn check_kept(value: &Bound<'_, PyAny>, integers: bool) -> PyResult<()> {
     if let Ok(dict) = value.cast::<PyDict>() {
         for (key, value) in dict {
             if !key.is_instance_of::<PyString>() {
                 return Err(PyTypeError::new_err(format!("keys are str, not {}", key.repr()?)));
             }
-            check_keys(&value)?;
+            check_kept(&value, integers)?;
         }
     } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
         for item in value.try_iter()? {
-            check_keys(&item?)?;
+            check_kept(&item?, integers)?;
         }
+    } else if integers
+        && value.is_instance_of::<PyInt>()
+        && value.extract::<i64>().is_err()
+        && value.extract::<u64>().is_err()
+    {
+        return Err(PyValueError::new_err(format!("{value} does not fit in 64 bits")));
     }
     Ok(())
 }

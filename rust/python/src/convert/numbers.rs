@@ -1,8 +1,7 @@
 //! Conversion of Python numbers to the bytes of a field's type.
 
-use crate::convert::arrays::to_bfloat;
-use crate::convert::arrays::to_half;
 use fastrecord_core::DType;
+use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::PyComplex;
 
@@ -106,4 +105,31 @@ pub(crate) fn complex(value: &Bound<'_, PyAny>) -> Result<(f64, f64), String> {
 /// Returns the bytes of a Python number, converted to a dtype.
 pub(crate) fn number_bytes(value: &Bound<'_, PyAny>, dtype: DType) -> Result<Vec<u8>, String> {
     number_of(value, dtype).map(|(bytes, length)| bytes[..length].to_vec())
+}
+
+/// Rounds to a 32-bit float towards zero, and sets the last bit if the result is inexact ("round to
+/// odd").
+///
+/// Rounding that result to 16 bits equals rounding the original number. (The 64-bit conversions of
+/// `half` ignore the low 32 bits.)
+#[allow(clippy::cast_possible_truncation)] // the last bit stands for the bits cut off
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near.is_infinite() || value.is_nan() || f64::from(near).to_bits() == value.to_bits() {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > value.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
+}
+
+/// Rounds to the nearest 16-bit float; `None` if a finite number would become infinite.
+fn to_half(value: f64) -> Option<u16> {
+    let near = f16::from_f32(to_odd(value));
+    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
+}
+
+/// As [`to_half`], for bfloat16.
+fn to_bfloat(value: f64) -> Option<u16> {
+    let near = bf16::from_f32(to_odd(value));
+    (near.is_finite() || !value.is_finite()).then(|| near.to_bits())
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use fastrecord_core::memory::{collected, copied, room};
 use fastrecord_core::{ArrayType, DType, Error, FieldIndex, Records, Verify, largest_shape};
 use numpy::PyArray1;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice};
+use pyo3::types::PyList;
 
 use crate::convert::arrays::{array_over, new_array};
 use crate::convert::buffers::{Bytes, export, with_writable};
-use crate::convert::indices::list_of;
+use crate::convert::indices::{item_at, list_of};
 use crate::convert::numbers::number_bytes;
 use crate::error::{to_py, without_gil};
 use crate::read::state::{Place, ReaderState};
@@ -103,22 +103,7 @@ impl Arrays {
 
     /// Return one array, or a list of them for a slice.
     fn __getitem__<'py>(&self, py: Python<'py>, position: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let length = self.records.len().cast_signed();
-        if let Ok(slice) = position.cast::<PySlice>() {
-            let slice = slice.indices(length)?;
-            let at = (0..slice.slicelength.cast_signed()).map(|i| (slice.start + i * slice.step).cast_unsigned());
-            return Ok(list_of(py, at.map(|at| self.get(py, at)))?.into_any());
-        }
-        let at = match position.extract::<isize>() {
-            Ok(at) if at < 0 => usize::try_from(at + length).ok(),
-            Ok(at) => usize::try_from(at).ok(),
-            Err(error) if error.is_instance_of::<PyOverflowError>(py) => None,
-            Err(error) => return Err(error),
-        };
-        match at.filter(|&at| at < self.records.len()) {
-            Some(at) => self.get(py, at),
-            None => Err(PyIndexError::new_err(format!("array {position} is out of range: the batch has {length}"))),
-        }
+        item_at(position, self.records.len(), "array", |at| self.get(py, at))
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::{Access, Codec, Depth, Error, Reader as CoreReader, SnapshotId, Verify, hex, verify};
+use fastrecord_core::{Codec, Depth, Error, Reader as CoreReader, SnapshotId, Verify, hex, verify};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyRange, PyTuple};
 
 use crate::convert::buffers::with_writable;
 use crate::convert::compression::stored_dict;
@@ -15,10 +15,9 @@ use crate::convert::indices::{absolute, from_json, int64_array, schema_to};
 use crate::convert::verify::Check;
 use crate::error::{path_text, to_py, with_progress, without_gil};
 use crate::logging::{deliver, delivered, follow};
+use crate::read::access::{access_from, access_name, reduced};
 use crate::read::batch::Batch;
-use crate::read::iterator::RecordIterator;
 use crate::read::out::check_out;
-use crate::read::reopen::reduced;
 use crate::read::state::{Place, ReaderState};
 use crate::read::unopened::Unopened;
 use crate::read::verify_report::report_dict;
@@ -63,14 +62,6 @@ enum Held {
     /// Opened at each use, and perhaps closed between them.
     Unopened(Arc<Unopened>),
     Closed,
-}
-
-pub(crate) fn access_from(name: &str) -> PyResult<Access> {
-    match name {
-        "mmap" => Ok(Access::Mmap),
-        "pread" => Ok(Access::Pread),
-        other => Err(PyValueError::new_err(format!("access is \"mmap\" or \"pread\", not {other:?}"))),
-    }
 }
 
 fn check_threads(threads: Option<usize>) -> PyResult<Option<usize>> {
@@ -186,7 +177,7 @@ impl Reader {
     }
 
     /// Return the number of records.
-    pub(crate) fn __len__(&self) -> PyResult<usize> {
+    fn __len__(&self) -> PyResult<usize> {
         let records = match self.shard()? {
             Some(named) => named.shard.records,
             None => self.state()?.reader.len(),
@@ -199,15 +190,16 @@ impl Reader {
     /// Images and bytes are read-only memoryviews of the mapping. Arrays are read-only numpy arrays
     /// over it. The reader's `verify` decides when payloads are checked against their CRCs, by
     /// default at the first read.
-    pub(crate) fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    fn __getitem__<'py>(&self, py: Python<'py>, record: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state()?;
         let record = state.record(record)?;
         self.reading(py, None, Some(&[record]), true, || state.row(py, record, self.place(false)))
     }
 
     /// Iterate over all records, in the form of `reader[i]`.
-    fn __iter__(slf: Py<Self>) -> RecordIterator {
-        RecordIterator::new(slf)
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (builtins, numbers) = (slf.py().import("builtins")?, PyRange::new(slf.py(), 0, slf.len()?.cast_signed())?);
+        builtins.call_method1("map", (slf.getattr("__getitem__")?, numbers))
     }
 
     /// Return one field of one record.
@@ -460,10 +452,9 @@ impl Reader {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         if let Some(named) = self.shard()? {
-            return named.reduced(py, &self.absolute, self.access()?);
+            return named.reduced(py, &self.absolute);
         }
-        let state = self.state()?;
-        reduced(py, &state.reader, &self.absolute, self.access()?, state.verify)
+        reduced(py, &*self.state()?, &self.absolute)
     }
 
     fn __repr__(&self) -> String {
@@ -491,11 +482,10 @@ impl Reader {
     /// The access mode: "mmap" or "pread".
     #[getter]
     fn access(&self) -> PyResult<&'static str> {
-        let access = match self.shard()? {
+        Ok(access_name(match self.shard()? {
             Some(named) => named.access,
             None => self.state()?.reader.access(),
-        };
-        Ok(if access == Access::Mmap { "mmap" } else { "pread" })
+        }))
     }
 
     /// Whether `close()` was called.

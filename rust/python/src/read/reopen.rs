@@ -1,31 +1,17 @@
-//! Pickling of `Reader`: another process opens the same snapshot.
+//! Readers of a snapshot that was named elsewhere: by a pickled reader, or by a manifest.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use fastrecord_core::{Reader as CoreReader, SnapshotId, Verify, from_hex, hex};
-use pyo3::exceptions::PyValueError;
+use fastrecord_core::{Reader as CoreReader, SnapshotId};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::convert::verify::Check;
-use crate::error::{path_text, to_py};
+use crate::error::to_py;
 use crate::logging::{delivered, follow};
-use crate::read::reader::{Reader, access_from};
-
-/// Returns the function and the arguments that pickle calls in the other process.
-pub(crate) fn reduced<'py>(
-    py: Python<'py>,
-    reader: &CoreReader,
-    path: &Path,
-    access: &str,
-    verify: Verify,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-    let id = reader.snapshot();
-    let open = py.import("fastrecord._core")?.getattr("open_snapshot")?;
-    let (file, verify) = (hex(&id.file_id), Check(verify).object(py)?);
-    let arguments = (path_text(py, path), access, reader.threads(), file, id.commit, id.footer, id.crc, verify);
-    Ok((open, arguments.into_pyobject(py)?))
-}
+use crate::read::access::{access_from, file_id_from};
+use crate::read::reader::Reader;
+use crate::read::unopened::{About, Contents, Unopened};
 
 /// Open the same snapshot as another process. Used by a pickled Reader, and for snapshots of data sets,
 /// which may lack the CRC of the footer.
@@ -42,12 +28,37 @@ pub(crate) fn open_snapshot(
     footer_crc: Option<u32>,
     verify: Check,
 ) -> PyResult<Reader> {
-    let Some(file_id) = from_hex(file_id) else {
-        return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
-    };
-    let (access, wanted) = (access_from(access)?, SnapshotId { file_id, commit, footer, crc: footer_crc });
+    let (access, file_id) = (access_from(access)?, file_id_from(file_id)?);
+    let wanted = SnapshotId { file_id, commit, footer, crc: footer_crc };
     follow(py)?;
     let reader = py.detach(|| CoreReader::open_snapshot(&path, access, threads, wanted)).map_err(to_py);
     let reader = delivered(py, reader)?;
     Reader::with(py, path, reader, verify.0)
+}
+
+/// Return a reader of a shard that a manifest names (docs/manifest.md); the file is opened when
+/// something is read from it. `fastrecord.dataset` uses it, and a pickled reader of a shard.
+///
+/// Args:
+///     path: The file.
+///     access, verify: As in `Reader`.
+///     about: What the manifest says of it: file id, commit, records, bytes, CRC of the footer.
+///     supply: Brings parts of the file to `path` before they are read, if it lies elsewhere
+///         (`fastrecord.store`).
+///     contents: What it holds, if that is known: another file is refused when it is opened.
+///
+/// Raises:
+///     ValueError: a file id is not 32 hexadecimal digits.
+#[pyfunction]
+#[pyo3(signature = (path, access, verify, about, supply = None, contents = None))]
+pub(crate) fn open_shard(
+    path: PathBuf,
+    access: &str,
+    verify: Check,
+    about: About,
+    supply: Option<Py<PyAny>>,
+    contents: Option<PyRef<'_, Contents>>,
+) -> PyResult<Reader> {
+    let how = (access_from(access)?, verify.0);
+    Ok(Reader::unopened(Arc::new(Unopened::new(path, how, about, supply, contents)?)))
 }

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use fastrecord_core::{Access, Contents as CoreContents, Shard, SnapshotId, Verify, from_hex, hex, most_open};
-use pyo3::exceptions::PyValueError;
+use fastrecord_core::{Access, Contents as CoreContents, Shard, SnapshotId, Verify, hex, most_open};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 use serde_json::Value as Json;
@@ -15,7 +14,7 @@ use crate::convert::indices::{int64_array, schema_from, schema_to};
 use crate::convert::verify::Check;
 use crate::error::{CorruptFileError, FastRecordError, SchemaError, path_text, to_py};
 use crate::logging::{delivered, follow};
-use crate::read::reader::{Reader, access_from};
+use crate::read::access::{access_name, file_id_from};
 use crate::read::state::ReaderState;
 
 /// Open shards of all data sets, in the order of their opening. Each lock of this module is held
@@ -25,6 +24,9 @@ static OPEN: Mutex<VecDeque<Arc<ReaderState>>> = Mutex::new(VecDeque::new());
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// What a manifest says of a shard: file id, commit, records, bytes, and the CRC of its footer.
+pub(crate) type About = (String, u64, u64, u64, u32);
 
 /// A shard, and how it is read.
 pub(crate) struct Unopened {
@@ -39,6 +41,24 @@ pub(crate) struct Unopened {
 }
 
 impl Unopened {
+    /// A shard at a path. `supply` brings its parts, if it lies elsewhere.
+    pub(crate) fn new(
+        path: PathBuf,
+        (access, verify): (Access, Verify),
+        about: About,
+        supply: Option<Py<PyAny>>,
+        contents: Option<PyRef<'_, Contents>>,
+    ) -> PyResult<Self> {
+        let (file_id, commit, records, bytes, crc) = about;
+        let passing = |supply: &Py<PyAny>| Python::attach(|py| supply.getattr(py, "passing")?.extract::<bool>(py));
+        let passing = supply.as_ref().map(passing).transpose()?.unwrap_or(false);
+        let footer = bytes.saturating_sub(Shard::FOOTER);
+        let snapshot = SnapshotId { file_id: file_id_from(&file_id)?, commit, footer, crc: Some(crc) };
+        let contents = contents.map(|contents| Arc::clone(&contents.core));
+        let shard = Arc::new(Shard { path, snapshot, records, contents, place: OnceLock::new() });
+        Ok(Self { shard, access, verify, supply, passing, state: Mutex::default() })
+    }
+
     /// Returns the open file.
     pub(crate) fn state(&self) -> PyResult<Arc<ReaderState>> {
         if let Some(state) = lock(&self.state).upgrade() {
@@ -147,6 +167,22 @@ impl Unopened {
         self.supply.is_some()
     }
 
+    /// Returns the function and the arguments that pickle calls in the other process.
+    pub(crate) fn reduced<'py>(
+        &self,
+        py: Python<'py>,
+        path: &Path,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let (open, shard) = (py.import("fastrecord._core")?.getattr("open_shard")?, &*self.shard);
+        let verify = Check(self.verify).object(py)?;
+        let SnapshotId { file_id, commit, crc, .. } = shard.snapshot;
+        let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
+        let contents = shard.contents.clone().map(|core| Bound::new(py, Contents { core })).transpose()?;
+        let about = (hex(&file_id), commit, shard.records, shard.bytes(), crc);
+        let of = (path_text(py, path), access_name(self.access), verify, about, supply, contents);
+        Ok((open, of.into_pyobject(py)?))
+    }
+
     /// Closes the file, except for views of it.
     pub(crate) fn close(&self) {
         let Some(state) = lock(&self.state).upgrade() else { return };
@@ -186,72 +222,5 @@ impl Contents {
         let core = &slf.get().core;
         let names = core.classes.as_array().map(|names| names.iter().filter_map(Json::as_str).collect::<Vec<_>>());
         Ok((slf.get_type(), (schema_to(slf.py(), &core.schema)?, names).into_pyobject(slf.py())?))
-    }
-}
-
-/// Return a reader of a shard that a manifest names (docs/manifest.md); the file is opened when
-/// something is read from it. `fastrecord.dataset` uses it, and a pickled reader of a shard.
-///
-/// Args:
-///     path: The file.
-///     access, verify: As in `Reader`.
-///     file_id, commit, records, bytes, footer_crc: What the manifest says of it.
-///     supply: Brings parts of the file to `path` before they are read, if it lies elsewhere
-///         (`fastrecord.store`).
-///     contents: What it holds, if that is known: another file is refused when it is opened.
-///
-/// Raises:
-///     ValueError: a file id is not 32 hexadecimal digits.
-#[pyfunction]
-#[pyo3(signature = (path, access, verify, file_id, commit, records, bytes, footer_crc, supply = None, contents = None))]
-#[allow(clippy::too_many_arguments)] // the columns of a manifest
-pub(crate) fn open_shard(
-    path: PathBuf,
-    access: &str,
-    verify: Check,
-    file_id: &str,
-    commit: u64,
-    records: u64,
-    bytes: u64,
-    footer_crc: u32,
-    supply: Option<Py<PyAny>>,
-    contents: Option<PyRef<'_, Contents>>,
-) -> PyResult<Reader> {
-    let access = access_from(access)?;
-    let Some(file_id) = from_hex(file_id) else {
-        return Err(PyValueError::new_err(format!("a file id is 32 hexadecimal digits, not {file_id:?}")));
-    };
-    let passing = |supply: &Py<PyAny>| Python::attach(|py| supply.getattr(py, "passing")?.extract::<bool>(py));
-    let passing = supply.as_ref().map(passing).transpose()?.unwrap_or(false);
-    let footer = bytes.saturating_sub(Shard::FOOTER);
-    let snapshot = SnapshotId { file_id, commit, footer, crc: Some(footer_crc) };
-    let contents = contents.map(|contents| Arc::clone(&contents.core));
-    let shard = Arc::new(Shard { path, snapshot, records, contents, place: OnceLock::new() });
-    Ok(Reader::unopened(Arc::new(Unopened {
-        shard,
-        access,
-        verify: verify.0,
-        supply,
-        passing,
-        state: Mutex::default(),
-    })))
-}
-
-impl Unopened {
-    /// Returns the function and the arguments that pickle calls in the other process.
-    pub(crate) fn reduced<'py>(
-        &self,
-        py: Python<'py>,
-        path: &Path,
-        access: &str,
-    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let (open, shard) = (py.import("fastrecord._core")?.getattr("open_shard")?, &*self.shard);
-        let verify = Check(self.verify).object(py)?;
-        let SnapshotId { file_id, commit, crc, .. } = shard.snapshot;
-        let supply = self.supply.as_ref().map(|supply| supply.clone_ref(py));
-        let contents = shard.contents.clone().map(|core| Bound::new(py, Contents { core })).transpose()?;
-        let (id, named) = (hex(&file_id), (shard.records, shard.bytes()));
-        let of = (path_text(py, path), access, verify, id, commit, named.0, named.1, crc, supply, contents);
-        Ok((open, of.into_pyobject(py)?))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fastrecord_core::{Error, IndexOptions, IndexTally, add_crop_index as add_to};
+use fastrecord_core::{Error, IndexCounts, IndexOptions, add_crop_index as add_to};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
@@ -40,6 +40,6 @@ pub(crate) fn add_crop_index<'py>(
             error => error,
         })
     });
-    let IndexTally { indexed, present, without, bytes } = delivered(py, tally)?;
+    let IndexCounts { indexed, present, without, bytes } = delivered(py, tally)?;
     [("indexed", indexed), ("present", present), ("without", without), ("bytes", bytes)].into_py_dict(py)
 }

@@ -1,7 +1,7 @@
 //! A `fastrecord.Recode` as the core's, and the counts for `Writer.recoded`.
 
 use fastrecord_core::image::{Markers, SixteenBit};
-use fastrecord_core::{Form, Limit, OnError, Recode, Tally};
+use fastrecord_core::{Form, ImageCounts, Limit, OnError, Recode};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
@@ -55,8 +55,8 @@ fn markers(names: &str) -> Markers {
 }
 
 /// Builds a dict of the number of images, how they were stored, and their bytes.
-pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &Tally) -> PyResult<Bound<'py, PyDict>> {
-    let &Tally { images, kept, smaller, crop_ready, crop_index, raw, bytes_in, bytes_out, .. } = tally;
+pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &ImageCounts) -> PyResult<Bound<'py, PyDict>> {
+    let &ImageCounts { images, kept, smaller, crop_ready, crop_index, raw, bytes_in, bytes_out, .. } = tally;
     let rows = [
         ("images", images),
         ("kept", kept),

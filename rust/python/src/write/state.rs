@@ -1,4 +1,4 @@
-//! `WriterState`: the core's writer under the classes `Writer` and `Filler`. Warns about writers that
+//! `WriterState`: the core's writer under the classes `Writer` and `NewFieldWriter`. Warns about writers that
 //! were never closed, on collection or at interpreter exit.
 
 use std::ffi::CString;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use fastrecord_core::{Control, Schema, Tally, Writer as CoreWriter};
+use fastrecord_core::{Control, ImageCounts, Schema, Writer as CoreWriter};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
@@ -31,7 +31,7 @@ pub(crate) struct WriterState {
     /// The schema so far; adding and dropping fields changes it.
     schema: RwLock<Arc<Schema>>,
     /// Counts of the images appended from files.
-    tally: Mutex<Tally>,
+    tally: Mutex<ImageCounts>,
     warned: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl WriterState {
         self.lock(py).map_or_else(|error| error, |writer| bad_value(writer.path(), writer.len() + ahead, field, detail))
     }
 
-    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+    pub(crate) fn tally(&self) -> MutexGuard<'_, ImageCounts> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

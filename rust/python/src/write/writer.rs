@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fastrecord_core::{
-    Codec, Column, Error, FieldType, Ingest, Mode, Source, Tally, Value, Writer as CoreWriter, WriterOptions,
+    Codec, Column, Error, FieldType, ImageCounts, Ingest, Mode, Source, Value, Writer as CoreWriter, WriterOptions,
 };
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use crate::convert::compression::stored_dict;
 use crate::convert::indices::{absolute, from_json, schema_from, schema_to, to_json};
 use crate::error::{SchemaError, path_text, to_py};
 use crate::logging::{delivered, follow};
-use crate::write::field_filler::Filler;
+use crate::write::new_field::NewFieldWriter;
 use crate::write::recode::{on_error_from, recode_from, tally_dict};
 use crate::write::records::{beside_inputs, columns_from, images_from, record_from};
 use crate::write::state::WriterState;
@@ -92,7 +92,7 @@ impl Writer {
             row
         };
         let input = Ingest { field, source, on_error, recode: recode.as_ref() };
-        let mut tally = Tally::default();
+        let mut tally = ImageCounts::default();
         let skipped = self.state.call_long(py, |writer, control| input.append_to(writer, &mut tally, row, control));
         self.state.tally().add(tally);
         Ok(skipped?.into_iter().map(|(position, error)| (position, to_py(error))).collect())
@@ -283,7 +283,7 @@ impl Writer {
     /// Raises:
     ///     SchemaError: the name is taken, or the name or the type is not allowed.
     #[pyo3(signature = (name, r#type))]
-    fn add_field(slf: &Bound<'_, Self>, name: &str, r#type: &Bound<'_, PyAny>) -> PyResult<Filler> {
+    fn add_field(slf: &Bound<'_, Self>, name: &str, r#type: &Bound<'_, PyAny>) -> PyResult<NewFieldWriter> {
         let py = slf.py();
         let given = PyDict::new(py);
         given.set_item(name, r#type)?;
@@ -293,7 +293,7 @@ impl Writer {
         };
         let state = &slf.get().state;
         let new = state.call(py, |writer| writer.start_field(field))?;
-        Ok(Filler::new(Arc::clone(state), new, field.clone()))
+        Ok(NewFieldWriter::new(Arc::clone(state), new, field.clone()))
     }
 
     /// Remove a field, durably. Uncommitted records are committed with it. Its bytes stay in the

@@ -2,7 +2,7 @@
 //! allow partial decoding.
 
 use super::ffi::{self, Format, Outcome};
-use super::segments::{mcus, scan_data, segments};
+use super::segments::{KIND, mcus, scan_data, segments};
 use crate::image::probe::{self, JpegInfo, jpeg_info};
 use crate::image::{DecodeError, Rect};
 use crate::limits::MAX_CROP_READY_PIXELS;
@@ -17,9 +17,6 @@ const MIN_PIXELS: u64 = 96 * 96;
 const GROWTH: usize = 8;
 /// A progressive image always grows, and gains more: its scans are decoded one after the other.
 const PROGRESSIVE_GROWTH: usize = 3;
-
-/// The first of the side bytes: their kind.
-pub(super) const KIND: u8 = 1;
 
 /// The marker segments that a rewritten JPEG keeps. Segments that affect the pixels are always
 /// kept: tables, JFIF and Adobe segments.

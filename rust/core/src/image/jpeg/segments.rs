@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::crop_ready::KIND;
 use super::entropy::RESTART;
 use crate::image::probe::JpegInfo;
 
+/// The kind of side bytes of a crop-ready JPEG.
+pub(super) const KIND: u8 = 1;
 /// Length of the side bytes before the table of rows.
 const HEAD: usize = 8;
 

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use crate::common::tape::{Faults, Op, Tape, crash, newest, recovered};
 use crate::common::{Rng, Row, all_types, append, assert_holds, folder, open, options, random_row};
-use fastrecord_core::{Error, Mode, Obstacle, Result, Writer, WriterOptions};
+use fastrecord_core::{Cause, Error, Mode, Result, Writer, WriterOptions};
 
 /// A session of the story, recorded by a tape.
 struct Story {
@@ -183,8 +183,8 @@ fn refuses_to_go_on(writer: &mut Writer, rng: &mut Rng) {
     let row = random_row(rng, &all_types(), 10);
     for refused in [append(writer, &row), writer.commit(), writer.close().map(|()| 0)] {
         let error = refused.unwrap_err();
-        let Error::WriterFailed { safe, .. } = error else { panic!("{error}") };
-        assert_eq!(safe.records, writer.committed());
+        let Error::WriterFailed { recovery, .. } = error else { panic!("{error}") };
+        assert_eq!(recovery.records, writer.committed());
     }
 }
 
@@ -246,8 +246,8 @@ fn a_full_disk_while_a_real_file_grows_leaves_its_last_commit() {
         row[1] = common::Cell::Bytes(rng.bytes(200_000));
         append(&mut writer, &row).and_then(|_| writer.commit()).err()
     });
-    let Some(Error::WriteFailed { safe, .. }) = error else { panic!("{error:?}") };
-    assert_eq!((safe.commit, safe.records, safe.obstacle), (1, 5, Obstacle::TooLarge));
+    let Some(Error::WriteFailed { recovery, .. }) = error else { panic!("{error:?}") };
+    assert_eq!((recovery.commit, recovery.records, recovery.cause), (1, 5, Cause::TooLarge));
     refuses_to_go_on(&mut writer, &mut rng);
     // `close` failed, but it released the lock.
     assert_eq!(Writer::open(&path, None, None, &options(Mode::Append)).unwrap().len(), 5);

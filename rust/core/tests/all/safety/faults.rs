@@ -13,7 +13,7 @@ use crate::common::faulty::{Call, Fault, Plan};
 use crate::common::story::{Failure, Story, TAPE, recovered};
 use crate::common::tape::{Replay, newest};
 use crate::common::{Rng, folder, variable};
-use fastrecord_core::{Access, Error, Obstacle, Safe};
+use fastrecord_core::{Access, Cause, Error, Recovery};
 use serde_json::json;
 
 const fn fault(errno: i32, short: bool, lasting: bool) -> Fault {
@@ -55,7 +55,7 @@ impl Drop for Place<'_> {
 }
 
 /// Returns the text of the first error; the writer returns the same error for every later call.
-fn said(failure: &mut Failure, fault: Fault) -> Option<Safe> {
+fn said(failure: &mut Failure, fault: Fault) -> Option<Recovery> {
     let text = failure.error.to_string();
     let reason = std::io::Error::from_raw_os_error(fault.errno).to_string();
     assert!(text.starts_with(&format!("{TAPE}: {reason}")), "{text}");
@@ -63,29 +63,35 @@ fn said(failure: &mut Failure, fault: Fault) -> Option<Safe> {
         // Opening failed and changed nothing; or a copy failed, which has only its own output.
         match &failure.error {
             Error::Io { .. } => return None,
-            Error::WriteFailed { safe, .. } => return Some(*safe),
+            Error::WriteFailed { recovery, .. } => return Some(*recovery),
             other => panic!("{other:?}"),
         }
     };
-    let Error::WriteFailed { safe, .. } = failure.error else { panic!("{text}") };
-    assert_eq!((safe.commit == 0, safe.records), (writer.committed() == 0 && safe.commit == 0, writer.committed()));
-    let obstacle = match fault.errno {
-        libc::ENOSPC | libc::EDQUOT => Obstacle::NoSpace,
-        libc::EFBIG => Obstacle::TooLarge,
-        _ => Obstacle::Other,
+    let Error::WriteFailed { recovery, .. } = failure.error else { panic!("{text}") };
+    assert_eq!(
+        (recovery.commit == 0, recovery.records),
+        (writer.committed() == 0 && recovery.commit == 0, writer.committed())
+    );
+    let cause = match fault.errno {
+        libc::ENOSPC | libc::EDQUOT => Cause::NoSpace,
+        libc::EFBIG => Cause::TooLarge,
+        _ => Cause::Other,
     };
-    assert_eq!(safe.obstacle, obstacle);
-    if safe.commit > 0 {
-        assert!(text.contains(&format!("the file is good up to its last commit ({} record", safe.records)), "{text}");
+    assert_eq!(recovery.cause, cause);
+    if recovery.commit > 0 {
+        assert!(
+            text.contains(&format!("the file is good up to its last commit ({} record", recovery.records)),
+            "{text}"
+        );
         assert!(text.ends_with("open it again to continue"), "{text}");
     } else {
         assert!(text.contains("nothing was committed"), "{text}");
     }
     for refused in [writer.commit().map(drop), writer.append(&[]).map(drop), writer.close(), writer.close()] {
-        let Err(Error::WriterFailed { safe: again, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!(again, safe);
+        let Err(Error::WriterFailed { recovery: again, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(again, recovery);
     }
-    Some(safe)
+    Some(recovery)
 }
 
 struct Torture {
@@ -93,7 +99,7 @@ struct Torture {
     wanted: u64,
     by_call: BTreeMap<String, u64>,
     done: u64,
-    under_way: u64,
+    footer_pending: u64,
 }
 
 impl Torture {
@@ -135,13 +141,13 @@ impl Torture {
         self.done += 1;
         *self.by_call.entry(format!("{:?}", plan.fired().expect("it failed"))).or_default() += 1;
         let before = story.tape.live();
-        let safe = said(&mut failure, fault);
+        let recovery = said(&mut failure, fault);
         drop(failure);
         assert!(story.tape.live() == before, "a writer that has failed has written");
         // The commit that the error names as safe is safe, on the disk and after a crash.
-        if let Some(safe) = safe.filter(|safe| safe.commit > 0) {
-            story.tape.promise(safe.commit);
-            self.under_way += u64::from(safe.under_way);
+        if let Some(recovery) = recovery.filter(|recovery| recovery.commit > 0) {
+            story.tape.promise(recovery.commit);
+            self.footer_pending += u64::from(recovery.footer_pending);
         }
         let ops = story.tape.ops();
         let mut replay = Replay::of(story.before.clone(), story.promised);
@@ -153,8 +159,8 @@ impl Torture {
         }
         let commit = look(&story, &before, replay.promised, path);
         assert!(
-            safe.is_none_or(|safe| safe.under_way || safe.commit == commit),
-            "{safe:?}, and commit {commit} is there"
+            recovery.is_none_or(|recovery| recovery.footer_pending || recovery.commit == commit),
+            "{recovery:?}, and commit {commit} is there"
         );
         // The next writer continues, and may crash.
         plan.heal();
@@ -192,15 +198,15 @@ fn every_call_that_fails_is_told_with_what_is_safe_and_the_next_writer_goes_on()
     let (wanted, seed) = (variable("FASTRECORD_TORTURE", 1_500), variable("FASTRECORD_SEED", 6));
     let folder = folder();
     let path = folder.path().join("x.frec");
-    let mut torture = Torture { seed, wanted, by_call: BTreeMap::new(), done: 0, under_way: 0 };
+    let mut torture = Torture { seed, wanted, by_call: BTreeMap::new(), done: 0, footer_pending: 0 };
     for number in variable("FASTRECORD_STORY", 0).. {
         if torture.done >= wanted {
             break;
         }
         torture.break_story(number, &path);
     }
-    let Torture { by_call, done, under_way, .. } = torture;
-    assert!(by_call.len() >= 5 && under_way > 0, "{by_call:?}: some calls were never made");
+    let Torture { by_call, done, footer_pending, .. } = torture;
+    assert!(by_call.len() >= 5 && footer_pending > 0, "{by_call:?}: some calls were never made");
     let calls: Vec<String> =
         by_call.iter().map(|(call, count)| format!("{count} of {}", call.to_lowercase())).collect();
     println!("torture: {}", json!({"count": done, "detail": format!("seed {seed}; {}", calls.join(", "))}));

@@ -12,8 +12,8 @@ use fastrecord_core::limits::{
     MAX_FIELDS, MAX_IMAGE_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_PIXELS, MAX_SIDE_BYTES, limits,
 };
 use fastrecord_core::{
-    Access, ArrayType, DType, Error, FieldType, Ingest, MAX_DIMS, Mode, OnError, Reader, Schema, Source, Tally, Value,
-    Writer, WriterOptions,
+    Access, ArrayType, DType, Error, FieldType, ImageCounts, Ingest, MAX_DIMS, Mode, OnError, Reader, Schema, Source,
+    Value, Writer, WriterOptions,
 };
 use serde_json::{Map, json};
 use tempfile::tempdir;
@@ -108,7 +108,7 @@ fn images_are_taken_up_to_the_limit_and_refused_before_their_bytes_are_touched()
     fs::write(&file, png(3, 2, &[])).unwrap();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
     let input = Ingest { field: 0, source: Source::Files(&[file]), on_error: OnError::Skip, recode: None };
-    let skipped = input.append_to(&mut writer, &mut Tally::default(), |_| Vec::new(), &|| false).unwrap();
+    let skipped = input.append_to(&mut writer, &mut ImageCounts::default(), |_| Vec::new(), &|| false).unwrap();
     assert!(
         matches!(&skipped[..], [(0, reason)] if reason.to_string().contains("the limit is 2147483647")),
         "{skipped:?}"

@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::window::MOST_COMPONENTS;
+use super::MOST_COMPONENTS;
 use crate::memory;
 
 /// Length of the side bytes before the entries.

@@ -19,3 +19,6 @@ pub(super) use coded::RESTART;
 pub(super) use index::Index;
 pub(super) use tables::Huffman;
 pub(super) use window::{Entropy, Layout, Mcus, Source, Window};
+
+/// The most components of a scan.
+const MOST_COMPONENTS: usize = 4;

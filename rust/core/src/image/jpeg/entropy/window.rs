@@ -1,5 +1,6 @@
 //! `Window`: the MCUs of a rectangle, row by row.
 
+use super::MOST_COMPONENTS;
 use super::bits::{Ahead, Bits};
 use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
@@ -12,8 +13,6 @@ const MANY: u64 = 1000;
 
 /// The most blocks of an MCU (ITU-T T.81, B.2.3).
 const MOST_BLOCKS: usize = 10;
-/// The most components of a scan.
-pub(super) const MOST_COMPONENTS: usize = 4;
 
 /// How the MCUs of a scan are coded.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
-"""`Steered`: brings what the next batches read by the plan of a cache that knows the future.
+"""`OrderPrefetch` and `PlannedPrefetch`: bring what the next batches read of shards in object stores.
 
-All ranks of a node compute the same plan. Each brings a share of it, the first one gives up, and `Ranks`
-shows them how far the others are.
+`OrderPrefetch` brings what comes next, and a full cache gives up what was used longest ago.
+`PlannedPrefetch` follows a plan of a cache that knows the future: all ranks of a node compute the same
+plan, each brings a share of it, the first one gives up, and `Ranks` shows them how far the others are.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,26 +32,178 @@ from fastrecord.store.locks import pauses
 from fastrecord.store.plan import Plan, least_limit, steps_ahead
 from fastrecord.store.plan_executor import PlanExecutor
 from fastrecord.store.ranks import MOST, PATIENCE, Ranks, Start
-from fastrecord.store.shard_source import bring, hold_all
+from fastrecord.store.shard_source import ShardSource, bring, hold_all, is_whole
 from fastrecord.store.threads import Threads
 
 # Shards from which parts are brought at once.
 _SHARDS = 16
-# A plan needs the size of each record in memory, and opens each shard.
+# Requests that are brought ahead; few of them where space is limited.
+_DEPTH, _LIMITED = 16, 2
+# An epoch of at least this share of all records reads the files whole: then neighbours come in one request.
+_MOST = 0.75
+# The sizes of all records of a larger data set are not kept in memory, and its shards are not all opened.
 _MOST_ROWS, _MOST_SHARDS = 1 << 24, 1 << 12
 
 _Numbers = NDArray[np.int64]
+# Shards, and records in them.
+_Parts = list[tuple[int, _Numbers]]
 
 
-class Steered:
+class Begin(Protocol):
+    """Begins an iteration."""
+
+    def __call__(self, *, local: bool) -> Iterator[BatchRequest]:
+        """Return the requests; `local`: all that they read is on this machine."""
+
+
+class _Prefetch:
+    """What both have in common.
+
+    Args:
+        dataset: Its files, some of them in object stores.
+        fields: The fields of a batch.
+        clock: Counts the time that the consumer waits.
+    """
+
+    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], clock: Clock) -> None:
+        self._shards, self._fields, self._clock = dataset.selection.shards, list(fields), clock
+        self._count = len(self._shards.ends)
+        self._caches = list(dict.fromkeys(source.cache for source in self._shards.sources))
+        self._threads = Threads(_SHARDS, "fastrecord-prefetch")
+
+    def _split(self, rows: _Numbers) -> _Parts:
+        return [(shard, records) for shard, _, records in self._shards.split(rows)]
+
+    def _supplies(self, parts: _Parts) -> Iterator[tuple[ShardSource, _Numbers]]:
+        """Yield what brings each shard that does not lie on this machine, and its records."""
+        for shard, records in parts:
+            supply = self._shards.supply(shard)
+            if supply is not None:
+                yield supply, records
+
+    def _hold(self, parts: _Parts) -> list[Hold]:
+        """Bring what was given up meanwhile; return what keeps all here."""
+        wanted: list[list[tuple[CachedFile, list[str], _Numbers, bool]]] = [[] for _ in self._caches]
+        for supply, records in self._supplies(parts):
+            wanted[self._caches.index(supply.source.cache)].append((supply.file, self._fields, records, True))
+        return [hold_all(cache, files) for cache, files in zip(self._caches, wanted, strict=True)]
+
+
+class OrderPrefetch(_Prefetch):
     """Requests in order, each once its values are here.
+
+    Args:
+        dataset, fields, clock: As for both.
+        begin: Begins what the loader makes.
+    """
+
+    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], begin: Begin, clock: Clock) -> None:
+        super().__init__(dataset, fields, clock)
+        shards = self._shards
+        self._queue: deque[tuple[BatchRequest, _Parts, list[Future[None]]]] = deque()
+        self._depth = _DEPTH if shards.fit_caches else _LIMITED
+        self._whole_runs = shards.fit_caches and len(dataset) >= _MOST * int(shards.ends[-1])
+        # Shards of which all is here, as of a generation of each cache; and all sizes, once those are all shards.
+        self._whole: set[int] = set()
+        self._generations: list[int] = []
+        self._sizes: _Numbers | None = None
+        if self._count <= _MOST_SHARDS:
+            self._look(range(self._count), [cache.hold() for cache in self._caches], look=False)
+        unlimited = all(source.store.cache_size is None for source in shards.sources)
+        self._requests = begin(local=unlimited and len(self._whole) == self._count)
+
+    def is_ready(self) -> bool:
+        """Return whether `next` would return without waiting for a store."""
+        self._fill()
+        return not self._queue or all(future.done() for future in self._queue[0][2])
+
+    def next(self) -> tuple[BatchRequest, list[Hold]] | None:
+        """Return the next request, with what keeps its values here; None at the end.
+
+        Raises:
+            FastRecordError, OSError: the store does not answer, or has other shards.
+        """
+        self._fill()
+        if not self._queue:
+            return None
+        request, parts, futures = self._queue.popleft()
+        self._fill()
+        if not futures and (holds := self._held()):
+            if self._sizes is None:
+                for supply, records in self._supplies(parts):
+                    supply.source.count(int(supply.sizes(self._fields)[records].sum()))
+            else:
+                self._shards.sources[0].count(int(self._sizes[request.rows].sum()))
+            return request, holds
+        with self._clock.waiting_for_network():
+            for future in futures:
+                future.result()
+            parts = parts or self._split(request.rows)
+            holds = self._hold(parts)
+            self._look([shard for shard, _ in parts], holds)
+            return request, holds
+
+    def release(self, request: BatchRequest) -> None:
+        """The threads are done with this request; its holds have been released before."""
+
+    def close(self) -> None:
+        """Bring no more."""
+        for _, _, futures in self._queue:
+            for future in futures:
+                future.cancel()
+        self._queue.clear()
+        self._threads.end()
+
+    def _fill(self) -> None:
+        while len(self._queue) < self._depth and (request := next(self._requests, None)) is not None:
+            parts: _Parts = [] if self._sizes is not None else self._split(request.rows)
+            futures = [
+                self._threads.submit(bring, self._shards.readers[shard], self._fields, records, self._whole_runs)
+                for shard, records in parts
+                if shard not in self._whole
+            ]
+            self._queue.append((request, parts, futures))
+
+    def _held(self) -> list[Hold]:
+        """Return what keeps all that was known to be here; nothing if some of it was given up since."""
+        holds = [cache.hold() for cache in self._caches]
+        if [hold.generation for hold in holds] == self._generations:
+            return holds
+        self._whole.clear()
+        self._sizes = None
+        return []
+
+    def _look(self, shards: Iterable[int], holds: Sequence[Hold], *, look: bool = True) -> None:
+        """Note of which shards all is here; `look`: look at their copies too."""
+        generations = [hold.generation for hold in holds]
+        if generations != self._generations:
+            self._whole.clear()
+            self._sizes, self._generations = None, generations
+        for shard in shards:
+            supply = self._shards.supply(shard)
+            generation = 0 if supply is None else generations[self._caches.index(supply.source.cache)]
+            if is_whole(self._shards.readers[shard], self._fields, generation, look=look):
+                self._whole.add(shard)
+        all_here = len(self._whole) == self._count <= _MOST_SHARDS and len(self._shards) <= _MOST_ROWS
+        if all_here and self._sizes is None:
+            supplies = map(self._shards.supply, range(self._count))
+            lengths = np.diff(self._shards.ends, prepend=0)
+            self._sizes = np.concatenate(
+                [
+                    np.zeros(length, np.int64) if supply is None else supply.sizes(self._fields)
+                    for supply, length in zip(supplies, lengths, strict=True)
+                ]
+            )
+
+
+class PlannedPrefetch(_Prefetch):
+    """Requests in order, each once its values are here; the cache keeps what the plan says.
 
     Args:
         dataset: Its files, all in one object store, with a cache that has a limit.
         sampler: Its sampler.
-        fields: The fields of a batch.
+        fields, clock: As for both.
         requests: The batches that the loader makes next, one in each.
-        clock: Counts the time that the consumer waits.
     """
 
     def __init__(
@@ -59,16 +214,14 @@ class Steered:
         requests: Iterator[BatchRequest],
         clock: Clock,
     ) -> None:
-        self._shards, self._fields = dataset.selection.shards, list(fields)
-        self._requests, self._clock = requests, clock
-        self._source = self._shards.sources[0]
-        self._cache = self._source.cache
+        super().__init__(dataset, fields, clock)
+        self._requests = requests
+        (self._source,), (self._cache,) = self._shards.sources, self._caches
         place = _place_of(sampler)
         if place is None:
             raise AssertionError
         self._order = NodeOrder(sampler, dataset, place.node, nodes=place.nodes)
         self._last = len(sampler) - 1
-        self._threads = Threads(_SHARDS, "fastrecord-steered")
         self._ahead: PlanExecutor | None = None
         self._ranks: Ranks | None = None
         self._done, self._given_up = -1, 0
@@ -85,7 +238,7 @@ class Steered:
                 return
             none = np.empty(0, np.int64)
             self._each([(bring, reader, self._fields, none, False) for reader in self._shards.readers])  # columns
-            files = self._files()
+            files = [self._file(shard) for shard in range(self._count)]
             self._sizes = np.concatenate([file.sizes(self._fields) for file in files])
             # Rows that were brought and not read since.
             self._brought = np.zeros(len(self._sizes), np.bool_)
@@ -115,18 +268,15 @@ class Steered:
         with self._clock.waiting_for_network():
             self._wait(self._step(request))
             # Usually all is here; another job may have needed the space.
-            wanted = [
-                (self._file(shard), self._fields, records, True) for shard, _, records in self._split(request.rows)
-            ]
-            hold = hold_all(self._cache, wanted)
+            holds = self._hold(self._split(request.rows))
         found = np.unique(request.rows[~self._brought[request.rows]])
         self._source.count(int(self._sizes[found].sum()))
         self._brought[request.rows] = False
         self._request = next(self._requests, None)
-        return request, [hold]
+        return request, holds
 
-    def is_read(self, request: BatchRequest) -> None:
-        """Take note that nothing more is read of a request."""
+    def release(self, request: BatchRequest) -> None:
+        """The threads are done with this request."""
         step = self._step(request)
         over = request.number == self._last or (request.number + 1) % self._order.batches == 0
         self._done = step if over else step - 1
@@ -153,7 +303,7 @@ class Steered:
         self._each(
             [
                 (partial(self._file(shard).need, tight=True), self._fields, records)
-                for shard, _, records in self._split(units)
+                for shard, records in self._split(units)
             ]
         )
 
@@ -161,7 +311,7 @@ class Steered:
         """Give up rows, or wait until the leader has done so."""
         ranks = self._ranks
         if ranks is None or ranks.leads:
-            self._cache.give_up([(self._file(shard), self._fields, rows) for shard, _, rows in self._split(units)])
+            self._cache.give_up([(self._file(shard), self._fields, rows) for shard, rows in self._split(units)])
             if ranks is not None:
                 ranks.gave_up()
             return
@@ -245,12 +395,6 @@ class Steered:
     def _step(self, request: BatchRequest) -> int:
         return self._order.step(request.epoch, request.number)
 
-    def _split(self, rows: _Numbers) -> list[tuple[int, _Numbers, _Numbers]]:
-        return list(self._shards.split(rows))
-
-    def _files(self) -> list[CachedFile]:
-        return [self._file(shard) for shard in range(len(self._shards.ends))]
-
     def _file(self, shard: int) -> CachedFile:
         supply = self._shards.supply(shard)
         if supply is None:
@@ -288,7 +432,7 @@ def _place_of(sampler: FastRecordBatchSampler) -> _Place | None:
     return _Place(sampler.rank // ranks, nodes, sampler.rank % ranks, ranks)
 
 
-def can_steer(dataset: FastRecordDataset, sampler: FastRecordBatchSampler) -> bool:
+def can_plan(dataset: FastRecordDataset, sampler: FastRecordBatchSampler) -> bool:
     """Return whether a plan of the ranks of this node decides what the cache of a data set keeps."""
     shards = dataset.selection.shards
     sources = shards.sources

@@ -18,7 +18,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.inspect.cache_plan import plan_cache
-from fastrecord.loader.steered import can_steer
+from fastrecord.loader.prefetch import can_plan
 from fastrecord.store import ranks
 from fastrecord.store.cache import Cache
 from fastrecord.store.plan_executor import PlanExecutor
@@ -152,7 +152,7 @@ def test_a_store_that_fails_ends_the_epoch(server: Server, stored: Data, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("started", "world_size", "more", "steered"),
+    ("started", "world_size", "more", "planned"),
     [
         (None, 1, {}, True),
         (None, 2, {}, False),  # perhaps on one node
@@ -172,14 +172,14 @@ def test_ranks_follow_a_plan_where_it_is_known_which_ones_share_a_node(
     started: str | None,
     world_size: int,
     more: dict[str, Any],
-    steered: bool,
+    planned: bool,
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if started is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
     dataset = _dataset(server, stored, tmp_path / "cache")
     sampler = fr.FastRecordBatchSampler(dataset, 6, rank=world_size - 1, world_size=world_size, **more)
-    assert can_steer(dataset, sampler) is steered
+    assert can_plan(dataset, sampler) is planned
 
 
 def _values(server: Server) -> list[Request]:
@@ -194,7 +194,7 @@ def test_a_cache_with_room_for_all_shards_has_them_brought_in_large_runs(
     size = sum(path.stat().st_size for path in stored.folder.glob("*.frec"))
     dataset = _dataset(server, stored, tmp_path / "cache", size)
     sampler = _sampler(dataset, True)
-    assert not can_steer(dataset, sampler)
+    assert not can_plan(dataset, sampler)
     loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=threads)
     for _ in range(2):
         assert sorted(_epoch(loader)) == list(range(_TOTAL))

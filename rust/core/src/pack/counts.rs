@@ -1,4 +1,4 @@
-//! `Tally`: counts of the images that were appended from files.
+//! `ImageCounts`: counts of the images that were appended from files.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::pack::recode::Recoded;
 
 /// Counts of appended images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ImageCounts {
     /// Images appended.
     pub images: u64,
     /// Images kept byte for byte.
@@ -28,7 +28,7 @@ pub struct Tally {
     pub foreign: BTreeMap<String, u64>,
 }
 
-impl Tally {
+impl ImageCounts {
     /// Adds the counts of further images.
     pub fn add(&mut self, other: Self) {
         self.images += other.images;

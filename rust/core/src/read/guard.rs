@@ -1,4 +1,4 @@
-//! `Seal`: the bytes that identify the opened file, and the checks that they are still there. Only
+//! `SnapshotGuard`: the bytes that identify the opened file, and the checks that they are still there. Only
 //! reads the file.
 
 use crate::error::Error;
@@ -25,7 +25,7 @@ const ID_AT: usize = 16;
 
 /// The bytes that identify the opened file: its id and the snapshot's footer.
 #[derive(Debug, Clone)]
-pub(crate) struct Seal {
+pub(crate) struct SnapshotGuard {
     pub(super) path: PathBuf,
     id: FileId,
     commit: u64,
@@ -35,21 +35,21 @@ pub(crate) struct Seal {
     crc: [u8; 4],
 }
 
-impl Seal {
+impl SnapshotGuard {
     /// # Errors
     /// [`Error::Truncated`] or [`Error::Replaced`] if the footer is gone, and I/O errors.
     pub(crate) fn new(path: &Path, file: &File, id: FileId, footer: &Footer) -> Result<Self> {
         // The id as stored: for a damaged file that is being salvaged, `id` comes from the footers.
         let seen = id_in(path, file)?;
         let (path, commit, at, end) = (path.to_owned(), footer.commit, footer.offset, footer.end());
-        let mut seal = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
-        let page = seal.footer(file)?;
-        if Footer::decode(&seal.path, &page, at, &id)? != Some(*footer) {
-            return Err(seal.replaced());
+        let mut guard = Self { path, id: seen, commit, at, end, fields: [0; FIELDS_LEN], crc: [0; 4] };
+        let page = guard.footer(file)?;
+        if Footer::decode(&guard.path, &page, at, &id)? != Some(*footer) {
+            return Err(guard.replaced());
         }
-        seal.fields.copy_from_slice(&page[..FIELDS_LEN]);
-        seal.crc.copy_from_slice(&page[CRC_AT..]);
-        Ok(seal)
+        guard.fields.copy_from_slice(&page[..FIELDS_LEN]);
+        guard.crc.copy_from_slice(&page[CRC_AT..]);
+        Ok(guard)
     }
 
     /// Reads the current page of the footer.
@@ -99,7 +99,7 @@ impl Seal {
     /// file was truncated and then extended again, the read returned zeros without an error.
     ///
     /// # Errors
-    /// As [`Seal::check`].
+    /// As [`SnapshotGuard::check`].
     pub(crate) fn check_after(&self, file: &File) -> Result<()> {
         let mut page = [0; FOOTER_LEN];
         match file.read_exact_at(&mut page, self.at) {

@@ -1,4 +1,4 @@
-//! The class `fastrecord.Filler`: values for a new field of existing records.
+//! The class `fastrecord.NewFieldWriter`: values for a new field of existing records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use crate::write::state::WriterState;
 /// not. An exception drops the field. Uncommitted values leave the file unchanged, also if the
 /// process is killed.
 #[pyclass(module = "fastrecord", frozen)]
-pub(crate) struct Filler {
+pub(crate) struct NewFieldWriter {
     state: Arc<WriterState>,
     new: NewField,
     field: Field,
     filled: AtomicU64,
 }
 
-impl Filler {
+impl NewFieldWriter {
     pub(crate) fn new(state: Arc<WriterState>, new: NewField, field: Field) -> Self {
         Self { state, new, field, filled: AtomicU64::new(0) }
     }
@@ -53,7 +53,7 @@ impl Filler {
 }
 
 #[pymethods]
-impl Filler {
+impl NewFieldWriter {
     /// Give the next record its value; return the record's number.
     ///
     /// Raises:
@@ -116,7 +116,7 @@ impl Filler {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let writer = self.state.lock(py)?;
         let (path, records) = (writer.path().display(), writer.len());
-        Ok(format!("<fastrecord.Filler '{path}': {}, {} of {records} records>", self.field.name, self.next()))
+        Ok(format!("<fastrecord.NewFieldWriter '{path}': {}, {} of {records} records>", self.field.name, self.next()))
     }
 
     /// The name of the new field.
