@@ -134,12 +134,14 @@ def rust_graph(folder: Path) -> dict[Name, set[Name]]:
 
 
 def python_graph(folder: Path) -> dict[Name, set[Name]]:
-    """Return which other files each file imports, wherever it does."""
+    """Return which other files each file imports, wherever it does, except for types alone."""
     files = files_of(folder, ".py", "__init__")
     graph: dict[Name, set[Name]] = {}
     for name, path in files.items():
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        found, nodes = set(), list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        checks = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        types = {inner for node in checks for inner in ast.walk(node)}
+        for node in set(nodes) - types:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == folder.name:
                 start = tuple((node.module or "").split(".")[1:])
                 found |= {(*start, one.name) if (*start, one.name) in files else start for one in node.names}
