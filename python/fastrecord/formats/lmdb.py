@@ -6,31 +6,26 @@ A file is read by `interchange.files.lmdb_pages` and written by the package lmdb
 - tuple: a pickle of (image, label), as the converter of Efficient-PyTorch writes it, with pickles of
   all keys in `__keys__` and of their number in `__len__`.
 - pyobject: a pickle of something else: a dict has a field for each key, a tuple or list for each
-  position.
+  position. An export writes dicts, with JSON as its text, if no other layout is named; the schema is
+  in `__fastrecord__`, and the keys are the numbers of the records with ten digits.
 - In place of a pickle, tuple and pyobject may be what `pyarrow.serialize` wrote until pyarrow 11:
   four counts (int32), an Arrow stream of one record with a union of all types, and tensors. Older
   converters of Efficient-PyTorch wrote it, and pytorch-load-faster, which frames it by lz4.
 - datum: Caffe's `Datum` (caffe.proto).
-- fastrecord: ours, for all fields. The value of a record is, little-endian and without gaps: the
-  fields of fixed size in the order of the schema, then for each other field the length of its
-  payload (uint32), then these payloads. A payload is the text in UTF-8, the JSON, or the bytes; of
-  an array its dimensions (uint64 each) and its numbers; of a list the number of items (uint32),
-  the payload's length of each item (uint32), and the payloads. The schema is in `__fastrecord__`,
-  the keys are the numbers of the records with ten digits.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pickle
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -38,35 +33,22 @@ import numpy as np
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
-from fastrecord.interchange.files.chunks import items
-from fastrecord.interchange.files.contents import flat_numbers, from_bytes, of_stored, stored_dtype, to_bytes
-from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Entry, Pages, PagesError, Span, Tree
+from fastrecord.interchange.files.contents import as_floats
+from fastrecord.interchange.files.lmdb_pages import MAGIC, MAGIC_AT, Entry, Pages
 from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import first_few, infer_fields, most_images
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import (
-    ROWS,
-    ROWS_BYTES,
-    Bad,
-    CountedSource,
-    Rows,
-    Source,
-    SourceField,
-    converted,
-    gather,
-)
+from fastrecord.interchange.source import Bad, CountedSource, DamageError, Rows, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"
-_PAYLOADS = ("image", "bytes", "string", "json")
 _KEYS, _LENGTH = b"__keys__", b"__len__"
 _SPECIAL = (CARD.encode(), _KEYS, _LENGTH)
 _DATA = "data.mdb"
 _LZ4 = b"\x04\x22\x4d\x18"
 _LARGEST = 1 << 30
-_LAYOUTS = ("auto", "image", "tuple", "datum", "pyobject", "bytes", "fastrecord")
 _LONGEST_KEY = 511
 _SAMPLE_BYTES = 64 << 20
 _FIRST_ROOM = 64 << 20
@@ -77,7 +59,6 @@ _ORIGINS = {
     "tuple": "pickled tuples (image, label) in the values",
     "pyobject": "pickled objects in the values",
     "datum": "Caffe's Datum in the values",
-    "fastrecord": "values that fastrecord has written",
 }
 
 # The numbers that pyarrow.serialize has for types: none, bool, int, text, floats; and others.
@@ -89,8 +70,6 @@ _VIEWED = 1 << 12
 _DEPTH = 32
 
 _Values = dict[str, Any]
-# Keys and values of records that follow each other.
-_Run = tuple[list[bytes], list[memoryview]]
 
 
 def _files(source: str | Sequence[str]) -> list[str]:
@@ -109,122 +88,82 @@ def _files(source: str | Sequence[str]) -> list[str]:
 class _Shard:
     """One file: its records in their own order.
 
-    That is the order of `__keys__`, or of the numbers if the keys are 0, 1, 2, ..., else of the keys.
+    That is the order of the numbers if the keys are 0, 1, 2, ..., or of `__keys__`, else of the keys.
     """
 
-    def __init__(self, path: str, database: str | None) -> None:
-        self.pages = Pages(path, database)
-        found = {key: self.pages.find(key) for key in _SPECIAL}
-        self.special = {key: value for key, (_, value) in found.items() if isinstance(value, memoryview)}
+    def __init__(self, path: str, pages: Pages) -> None:
+        self._path, self.pages = path, pages
+        found = [each for each in map(self.pages.find, _SPECIAL) if each is not None]
+        self.special = {entry.key: self.pages.read(entry) for _, entry in found}
         # Numbers of the special entries among all.
-        self._skipped = sorted(found[key][0] for key in self.special)
-        self.count = self.pages.count - len(self.special)
-        self._keys: Callable[[int], bytes] | None = None
+        self._skipped = sorted(number for number, _ in found)
+        self.count = self.pages.count - len(found)
+        self._key: Callable[[int], bytes] | None = None
         # Where the values are, by the number of the record, if the order of the keys is another one.
         self._at, self._sizes = array("Q"), array("I")
-        self._missing = PagesError("damaged: a key is missing")
-        if self._is_numbered() and self._index(self._decimal):
-            self._keys = b"%d".__mod__
+        self._missing = DamageError("a key is missing")
+        if self._is_numbered() and self._index(self._decimal) is None:
+            self._key = b"%d".__mod__
         elif _KEYS in self.special:
-            keys = self._listed()
-            self._keys = _Keys(keys).__getitem__
-            if any(first > second for first, second in pairwise(keys)):
-                ranks = sorted(range(len(keys)), key=keys.__getitem__)
-                self._index(partial(_in_list, keys, ranks))
+            keys = [key.encode() if isinstance(key, str) else key for key in _loads(self.special[_KEYS])]
+            if len(keys) != self.count:
+                raise DamageError(f"{_KEYS.decode()} lists {len(keys):,} keys, and the file has {self.count:,}")
+            unknown = self._index({key: number for number, key in enumerate(keys)}.get)
+            if unknown is not None:
+                raise DamageError(f"key {unknown!r} is not in {_KEYS.decode()}")
+            self._key = keys.__getitem__
 
-    def runs(self, start: int) -> Iterator[_Run]:
-        """Yield keys and values from a position on, and what is there before an error.
+    def entries(self, start: int) -> Iterator[Entry]:
+        """Yield the entries of records from a number on.
 
         Raises:
-            PagesError: the file is damaged.
+            DamageError: the file is damaged.
         """
-        keys: list[bytes] = []
-        values: list[memoryview] = []
-        nbytes = 0
-        try:
-            for key, value in self._indexed(start) if self._at else self._in_order(start):
-                keys.append(key)
-                values.append(value if isinstance(value, memoryview) else self.pages.read(self._span(key, value)))
-                nbytes += len(values[-1])
-                if nbytes >= ROWS_BYTES or len(keys) == ROWS:
-                    yield keys, values
-                    keys, values, nbytes = [], [], 0
-        except PagesError:
-            yield keys[: len(values)], values
-            raise
-        yield keys, values
-
-    def key(self, number: int) -> bytes:
-        """Return the key of a record."""
-        return self._keys(number) if self._keys is not None else next(self._in_order(number))[0]
-
-    def _in_order(self, start: int, *, places: bool = False) -> Iterator[Entry]:
-        for number in self._skipped:
-            start += number <= start
-        for entries in self.pages.entries(start, places=places):
-            yield from [each for each in entries if each[0] not in self.special] if self.special else entries
-
-    def _indexed(self, start: int) -> Iterator[Entry]:
+        if not self._at:
+            yield from self._in_order(start)
+            return
         for number in range(start, self.count):
             if not self._at[number]:
                 raise self._missing
-            yield self.key(number), Span(self._at[number], self._sizes[number])
+            yield Entry(self.key(number), self._at[number], self._sizes[number], is_tree=False)
 
-    def _span(self, key: bytes, value: Span | Tree | memoryview) -> Span:
-        if isinstance(value, Span):
-            return value
-        raise PagesError(f"key {key!r} is a database of its own: name it with --set database=NAME")
+    def key(self, number: int) -> bytes:
+        """Return the key of a record."""
+        return self._key(number) if self._key is not None else next(self._in_order(number)).key
 
-    def _index(self, number: Callable[[int, bytes], int | None]) -> bool:
-        """Note where values are, in 12 bytes for each; return False if a key is not numbered.
+    def _in_order(self, start: int) -> Iterator[Entry]:
+        for number in self._skipped:
+            start += number <= start
+        for entries in self.pages.entries(start):
+            for entry in entries:
+                if entry.is_tree:
+                    raise Code.SOURCE.error(
+                        f"{self._path}: key {entry.key!r} is a database of its own: name it with --set database=NAME"
+                    )
+                if entry.key not in self.special:
+                    yield entry
 
-        Args:
-            number: Returns the number of a record by the rank of its key and the key.
-        """
-        self._at, self._sizes = array("Q", bytes(8 * self.count)), array("I", bytes(4 * self.count))
+    def _index(self, number_of: Callable[[bytes], int | None]) -> bytes | None:
+        """Note where values are, in 12 bytes for each; return a key that has no number, if there is one."""
+        at, sizes = array("Q", bytes(8 * self.count)), array("I", bytes(4 * self.count))
         try:
-            for rank, (key, value) in enumerate(self._in_order(0, places=True)):
-                span, place = self._span(key, value), number(rank, key)
-                if place is None:
-                    self._at = array("Q")
-                    return False
-                self._at[place], self._sizes[place] = span.at, span.size
-        except PagesError as err:
+            for entry in self._in_order(0):
+                number = number_of(entry.key)
+                if number is None:
+                    return entry.key
+                at[number], sizes[number] = entry.at, entry.size
+        except DamageError as err:
             self._missing = err  # which ends the source at the first record that is missing
-        return True
+        self._at, self._sizes = at, sizes
+        return None
 
     def _is_numbered(self) -> bool:
         last = self.count - 1
-        return last >= 10 and all(self.pages.find(b"%d" % number)[1] is not None for number in (0, 9, 10, last))
+        return last >= 10 and all(self.pages.find(b"%d" % number) is not None for number in (0, 9, 10, last))
 
-    def _decimal(self, _rank: int, key: bytes) -> int | None:
+    def _decimal(self, key: bytes) -> int | None:
         number = int(key) if key.isdigit() and len(key) < 20 else -1
         return number if 0 <= number < self.count and b"%d" % number == key else None
-
-    def _listed(self) -> list[bytes]:
-        """Return the keys in `__keys__`."""
-        keys = [key.encode() if isinstance(key, str) else key for key in _loads(self.special[_KEYS])]
-        if len(keys) != self.count or not all(isinstance(key, bytes) for key in keys):
-            raise PagesError(f"{_KEYS.decode()} lists {len(keys):,} keys, and the file has {self.count:,}")
-        return keys
-
-
-def _in_list(keys: Sequence[bytes], ranks: Sequence[int], rank: int, key: bytes) -> int:
-    """Return the place in `__keys__` of the key that has a rank among all of them."""
-    if rank >= len(ranks) or keys[ranks[rank]] != key:
-        raise PagesError(f"key {key!r} is not in {_KEYS.decode()}")
-    return ranks[rank]
-
-
-class _Keys:
-    """Many keys in little memory."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._ends = array("Q", accumulate(map(len, keys), initial=0))
-        self._text = b"".join(keys)
-
-    def __getitem__(self, number: int) -> bytes:
-        return self._text[self._ends[number] : self._ends[number + 1]]
 
 
 class LmdbSource(CountedSource):
@@ -237,195 +176,118 @@ class LmdbSource(CountedSource):
     """
 
     def __init__(self, files: Sequence[str], layout: str, database: str | None) -> None:
-        self._shards: list[_Shard] = []
-        try:
+        self._shards: dict[str, _Shard] = {}
+        self._text_keys = True
+        with ExitStack() as stack:
             for path in files:
                 try:
-                    self._shards.append(_Shard(path, database))
-                except (PagesError, ValueError, TypeError) as err:
-                    raise Code.SOURCE.error(f"{path}: {err}") from err
-            super().__init__(files, [shard.count for shard in self._shards])
+                    self._shards[path] = _Shard(path, stack.enter_context(closing(Pages(path, database))))
+                except (DamageError, ValueError, TypeError) as err:
+                    raise Code.SOURCE.error(f"{path}: {err}: copy or download it again") from err
+            super().__init__(files, [self._shards[path].count for path in files])
             self._describe(layout)
-        except BaseException:
-            self.close()
-            raise
+            self._files = stack.pop_all()
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records."""
-        return self._layout.rows(self._runs(start), names)
+        return gather(self._records(start, names), start, names)
 
     def place(self, number: int) -> str:
         """Return file, number and key of a record."""
         at, local = self.locate(number)
-        with suppress(PagesError, OSError, IndexError, StopIteration):
-            return f"{super().place(number)} (key {_key_text(self._shards[at].key(local))!r})"
+        with suppress(DamageError, OSError, IndexError, StopIteration):
+            return f"{super().place(number)} (key {_key_text(self._shards[self.paths[at]].key(local))!r})"
         return super().place(number)
 
     def close(self) -> None:
         """Close the files."""
-        for shard in self._shards:
-            shard.pages.close()
+        self._files.close()
+
+    def _entries(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield keys and values."""
+
+        def read(path: str, skip: int) -> Iterator[tuple[int, tuple[bytes, memoryview]]]:
+            shard = self._shards[path]
+            for entry in shard.entries(skip):
+                yield 1, (entry.key, shard.pages.read(entry))
+
+        return (entry for _, entry in self.runs(start, read))
+
+    def _records(self, start: int, names: Sequence[str]) -> Iterator[list[Any] | Bad]:
+        for key, value in self._entries(start):
+            try:
+                record = self._split(value)
+                if KEY in names:
+                    record[KEY] = self._text(key)
+                yield [record[name] for name in names]
+            except KeyError as err:
+                yield Bad(f"it has no field {err}")
+            except (ValueError, TypeError, RecursionError) as err:
+                yield Bad(str(err))
+
+    def _text(self, key: bytes) -> str | bytes:
+        text = _key_text(key) if self._text_keys else key
+        if self._text_keys and text is key:
+            raise ValueError(f"its key {key!r} is not UTF-8: leave the keys out by naming the other fields with --map")
+        return text
 
     def _describe(self, layout: str) -> None:
         samples = first_few(self._few())
-        card = Card.from_json(bytes(self._shards[0].special.get(CARD.encode(), b"")))
+        card = Card.from_json(bytes(self._shards[self.paths[0]].special.get(CARD.encode(), b"")))
+        kept = card.more.get("values") if card is not None else None
         if layout == "auto":
-            kept = card.more.get("values") if card is not None else None
-            layout = kept if kept in _LAYOUTS[1:] else _recognise([value for _, value in samples], self.paths[0])
-        if layout == "fastrecord":
-            if card is None:
-                raise Code.SOURCE.error(f"{self.paths[0]}: it has no {CARD}: leave out --set values=fastrecord")
-            self._layout: _Layout = _Own(card.schema)
-        else:
-            self._layout = _Layout(layout)
-        if not samples and card is None:
-            raise Code.SOURCE.error(f"{self.paths[0]}: it holds no records")
-        self.fields = self._layout.fields(samples, self.paths[0])
+            layout = kept if kept in _SPLIT else _recognise([value for _, value in samples], self.paths[0])
+        self._split = _SPLIT[layout]
         if card is not None:
             self.metadata = card.metadata
-            names = card.more.get("names", {})
-            if layout != "fastrecord" and names:
+            if layout == kept:
                 # The card knows the types and names that the records had.
+                if layout == "pyobject":
+                    self._split = partial(_exported, card.schema)
                 self.fields = [
                     SourceField(name, card.schema[own], f"{_ORIGINS[layout]}; {CARD}", own)
-                    for name, own in names.items()
+                    for name, own in card.more.get("names", {}).items()
                     if own in card.schema
                 ]
+                return
+        if not samples:
+            raise Code.SOURCE.error(f"{self.paths[0]}: it holds no records")
+        self.fields = self._inferred(samples, layout)
 
-    def _few(self) -> Iterator[tuple[bytes, memoryview]]:
-        """Yield records until there is enough to see their layout."""
-        nbytes = 0
-        for _, keys, values in self._runs(0):
-            for key, value in zip(keys, values, strict=True):
-                yield key, value
-                nbytes += len(value)
-                if nbytes >= _SAMPLE_BYTES:
-                    return
-
-    def _runs(self, start: int) -> Iterator[tuple[int, list[bytes], list[memoryview]]]:
-        """Yield the number of the first record, keys and values of each run."""
-        number = start
-        for at, first in self.shards(start):
-            try:
-                for keys, values in self._shards[at].runs(number - first):
-                    if keys:
-                        yield number, keys, values
-                    number += len(keys)
-            except PagesError as err:
-                raise Code.SOURCE.error(f"{self.paths[at]}: record {number - first:,}: {err}") from err
-
-
-class _Layout:
-    """What the values of a file are."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._split = _SPLIT[name]
-        self._key_type = "string"
-
-    def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:
-        """Return the fields of a file with these first records."""
+    def _inferred(self, samples: Sequence[tuple[bytes, memoryview]], layout: str) -> list[SourceField]:
+        """Return the fields of these first records."""
+        path = self.paths[0]
         columns: dict[str, list[Any]] = {}
-        error = None
+        errors = []
         for number, (key, value) in enumerate(samples):
             try:
                 record = {KEY: _key_text(key), **self._split(value)}
             except ValueError as err:
-                place = f"{path}: record {number} (key {_key_text(key)!r})"
-                error = error or Code.SOURCE_RECORD.error(f"{place}: {err}: is it --set values={self.name}?")
+                errors.append(f"{path}: record {number} (key {_key_text(key)!r}): {err}: is it --set values={layout}?")
                 continue
             for name, each in record.items():
                 columns.setdefault(name, []).append(each)
-        if error is not None and not columns:
-            raise error
+        if not columns:
+            raise Code.SOURCE_RECORD.error(errors[0])
         keys = columns[KEY]
-        if not all(isinstance(key, str) for key in keys):
-            columns[KEY] = [key.encode() if isinstance(key, str) else key for key in keys]
-            self._key_type = "bytes"
+        self._text_keys = all(isinstance(key, str) for key in keys)
+        if not self._text_keys:
+            columns[KEY] = [key for key, _ in samples]
         for name, values in columns.items():
-            if len(values) != len(keys):
+            if name != KEY and len(values) != len(keys):
                 raise Code.MIXED_FIELDS.error(
                     f"{path}: {len(values)} of the first {len(keys)} records have a field {name!r}, the others do not"
                 )
-        origins = {name: "keys" if name == KEY else _ORIGINS[self.name] for name in columns}
-        return infer_fields(columns, origins, path)
+        return infer_fields(columns, dict.fromkeys(columns, _ORIGINS[layout]) | {KEY: "keys"}, path)
 
-    def rows(self, runs: Iterator[tuple[int, list[bytes], list[memoryview]]], names: Sequence[str]) -> Iterator[Rows]:
-        """Return runs of records with these fields."""
-        for first, keys, values in runs:
-            if self.name in ("image", "bytes"):  # no work for each of them
-                texts, whole = partial(self._texts, keys), partial(_part, values)
-                yield from converted(first, len(keys), {name: texts if name == KEY else whole for name in names})
-            else:
-                pairs = zip(keys, values, strict=True)
-                yield from gather((self._record(key, value, names) for key, value in pairs), first, names)
-
-    def _texts(self, keys: Sequence[bytes], first: int, end: int) -> Sequence[str | bytes]:
-        return [self._text(key) for key in keys[first:end]]
-
-    def _text(self, key: bytes) -> str | bytes:
-        try:
-            return key.decode() if self._key_type == "string" else key
-        except UnicodeDecodeError:
-            way = "leave the keys out by naming the other fields with --map"
-            raise ValueError(f"its key {key!r} is not UTF-8: {way}") from None
-
-    def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
-        try:
-            record = self._split(value)
-            if KEY in names:
-                record[KEY] = self._text(key)
-            return [record[name] for name in names]
-        except KeyError as err:
-            return Bad(f"it has no field {err}")
-        except ValueError as err:
-            return Bad(str(err))
-
-
-class _Own(_Layout):
-    """fastrecord's own layout, which holds all fields."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.name = "fastrecord"
-        self._schema = schema
-        self._others = [name for name, kind in schema.items() if kind.nbytes is None]
-        self._head = np.dtype([("fixed", _fixed_type(schema)), ("lengths", "<u4", (len(self._others),))])
-
-    def fields(self, samples: Sequence[tuple[bytes, memoryview]], path: str) -> list[SourceField]:  # noqa: ARG002
-        """Return the fields of the schema."""
-        return [SourceField(name, kind, _ORIGINS[self.name]) for name, kind in self._schema.items()]
-
-    def rows(self, runs: Iterator[tuple[int, list[bytes], list[memoryview]]], names: Sequence[str]) -> Iterator[Rows]:
-        """Return runs of records with these fields."""
-        size = self._head.itemsize
-        for first, _, values in runs:
-            heads = np.zeros(len(values), self._head)
-            if size:
-                joined = bytearray().join([value[:size] if len(value) >= size else bytes(size) for value in values])
-                heads = np.frombuffer(joined, self._head)
-            sizes = np.fromiter(map(len, values), np.int64, len(values))
-            ends = heads["lengths"].cumsum(1, dtype=np.int64) + size
-            wanted = heads["lengths"].sum(1, dtype=np.int64) + size
-            bad = {
-                first + at: f"its value has {sizes[at]:,} bytes instead of {wanted[at]:,}"
-                for at in np.flatnonzero(sizes != wanted).tolist()
-            }
-            readers = {name: partial(self._column, name, values, heads, ends) for name in names}
-            yield from converted(first, len(values), readers, bad)
-
-    def _column(self, name: str, values: Sequence[memoryview], heads: Any, ends: Any, first: int, end: int) -> Any:
-        """Return a field of records."""
-        if name not in self._others:
-            return np.ascontiguousarray(heads["fixed"][name][first:end])
-        kind, at = self._schema[name], self._others.index(name)
-        stops = ends[first:end, at].tolist()
-        starts = (ends[first:end, at] - heads["lengths"][first:end, at]).tolist()
-        parts = [value[a:b] for value, a, b in zip(values[first:end], starts, stops, strict=True)]
-        return parts if kind.name in ("image", "bytes") else [_unpacked(part, kind) for part in parts]
-
-
-def _part(values: Sequence[memoryview], first: int, end: int) -> Sequence[memoryview]:
-    return values[first:end]
+    def _few(self) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield records until there is enough to see their layout."""
+        room = _SAMPLE_BYTES
+        for key, value in self._entries(0):
+            yield key, value
+            room -= len(value)
+            if room <= 0:
+                return
 
 
 def _recognise(values: Sequence[memoryview], path: str) -> str:
@@ -565,16 +427,26 @@ def _decompressed(value: memoryview) -> bytes | memoryview:
 
 
 def _datum(value: memoryview) -> _Values:
-    """Return the parts of Caffe's Datum."""
+    """Return the parts of Caffe's Datum: 1 to 3 are a shape, 4 data, 5 the label, 6 floats, 7 if data is a file."""
     parts: dict[int, Any] = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
     floats: list[memoryview] = []
-    for number, wire, each in _protobuf(value):
-        if wire != {4: 2, 6: wire if wire in (2, 5) else 2}.get(number, 0) or not 1 <= number <= 7:
+    at = 0
+    while at < len(value):
+        tag, at = _varint(value, at)
+        number, wire = tag >> 3, tag & 7
+        if wire not in {4: (2,), 6: (2, 5)}.get(number, (0,)) or not 1 <= number <= 7:
             raise ValueError(f"its value is not a Datum: it has a field {number} of wire type {wire}")
+        size, at = (4, at) if wire == 5 else _varint(value, at)
+        if wire == 0:
+            parts[number] = size
+            continue
+        if size > len(value) - at:
+            raise ValueError("its value is not a Datum, or is cut short")
+        each, at = value[at : at + size], at + size
         if number == 6:
             floats.append(each)
         else:
-            parts[number] = each
+            parts[4] = each
     shape = (parts[1], parts[2], parts[3])
     # Labels are int32; negative ones are written with 64 bits.
     label = parts[5] - (1 << 64) if parts[5] >> 63 else parts[5]
@@ -589,25 +461,6 @@ def _datum(value: memoryview) -> _Values:
     return {"data": raw.reshape(shape), "label": label}
 
 
-def _protobuf(value: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value of each field of a message."""
-    at = 0
-    while at < len(value):
-        tag, at = _varint(value, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            each, at = _varint(value, at)
-            yield number, wire, each
-            continue
-        size = 4
-        if wire == 2:
-            size, at = _varint(value, at)
-        if wire not in (2, 5) or size > len(value) - at:
-            raise ValueError("its value is not a Datum, or is cut short")
-        yield number, wire, value[at : at + size]
-        at += size
-
-
 def _varint(value: memoryview, at: int) -> tuple[int, int]:
     number = 0
     for place, byte in enumerate(value[at : at + 10]):
@@ -619,10 +472,10 @@ def _varint(value: memoryview, at: int) -> tuple[int, int]:
 
 _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
     "image": lambda value: {"image": value},
-    "bytes": lambda value: {"value": value},
     "tuple": _tuple,
-    "pyobject": _pyobject,
     "datum": _datum,
+    "pyobject": _pyobject,
+    "bytes": lambda value: {"value": value},
 }
 
 
@@ -633,7 +486,35 @@ def _key_text(key: bytes) -> str | bytes:
         return key
 
 
-# Writing
+# What an export writes
+
+
+def _exported(schema: Schema, value: memoryview) -> _Values:
+    record: _Values = pickled(value)
+    return {name: _parsed(record[name], kind) for name, kind in schema.items()}
+
+
+def _parsed(value: Any, kind: FieldType) -> Any:
+    if kind.item is not None and kind.item.name == "json":
+        return [json.loads(item) for item in value]
+    return json.loads(value) if kind.name == "json" else value
+
+
+def _plain(values: Sequence[Any], kind: FieldType) -> Sequence[Any]:
+    """Return values of a field as plain data."""
+    if kind.name in ("image", "bytes"):
+        return [bytes(value) for value in values]
+    if kind.name == "json":
+        return [json.dumps(value, ensure_ascii=False) for value in values]
+    if kind.item is not None:
+        return [list(_plain(value, kind.item)) for value in values]
+    if kind.dtype is None or kind.name == "array":
+        return values
+    numbers = np.asarray(values)
+    # Items of lists are floats already.
+    bits = kind.name == "bfloat16" and numbers.dtype == np.uint16
+    found: list[Any] = (as_floats(numbers) if bits else numbers).tolist()
+    return found
 
 
 class LmdbDestination(Destination):
@@ -642,11 +523,10 @@ class LmdbDestination(Destination):
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
         self._library = library("lmdb", "lmdb", "LMDB")
         layout = settings.get("values", "auto")
-        self._layout = "fastrecord" if layout == "auto" else layout
+        self._layout = "pyobject" if layout == "auto" else layout
         self._subdir = settings.get("subdir") == "yes"
-        self._names = _names(card.schema, self._layout)
+        self._schema, self._names = card.schema, _names(card.schema, self._layout)
         self._card = replace(card, more={"values": self._layout, "names": self._names}).to_json().encode()
-        self._packer = _Packer(card.schema) if self._layout == "fastrecord" else None
         self.begin(path)
 
     def begin(self, path: str) -> None:
@@ -667,17 +547,9 @@ class LmdbDestination(Destination):
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append records in one transaction."""
-        keys, values = self._entries(start, columns)
-        while True:
-            try:
-                self._put(start, keys, values)
-            except self._library.MapFullError:
-                # Nothing of the transaction is left; LMDB's maps grow between transactions only.
-                self._room *= 2
-                self._env.set_mapsize(self._room)
-            else:
-                break
-        self._written += len(keys)
+        entries = self._entries(start, columns)
+        self._put(lambda transaction: self._append(transaction, start, entries))
+        self._written += len(entries)
 
     def close(self) -> None:
         """Write the special entries, and sync."""
@@ -685,16 +557,7 @@ class LmdbDestination(Destination):
         if self._layout == "tuple":
             special[_KEYS] = pickle.dumps([b"%d" % number for number in range(self._written)], 4)
             special[_LENGTH] = pickle.dumps(self._written, 4)
-        while True:
-            try:
-                with self._env.begin(write=True) as transaction:
-                    for key, value in special.items():
-                        transaction.put(key, value)
-            except self._library.MapFullError:
-                self._room *= 2
-                self._env.set_mapsize(self._room)
-            else:
-                break
+        self._put(lambda transaction: [transaction.put(key, value) for key, value in special.items()])
         self._env.sync(True)
         self._env.close()
 
@@ -702,53 +565,67 @@ class LmdbDestination(Destination):
         """Close the file."""
         self._env.close()
 
-    def _entries(self, start: int, columns: Mapping[str, Sequence[Any]]) -> tuple[Sequence[bytes], Sequence[Any]]:
+    def _entries(self, start: int, columns: Mapping[str, Sequence[Any]]) -> list[tuple[bytes, Any]]:
         count = len(next(iter(columns.values())))
-        if self._packer is not None:
-            return [b"%010d" % number for number in range(start, start + count)], self._packer.pack(columns, count)
-        images = columns[self._names["image"]]
+        keys = [b"%010d" % number for number in range(start, start + count)]
+        if self._layout == "pyobject":
+            plain = [_plain(columns[name], kind) for name, kind in self._schema.items()]
+            values: Sequence[Any] = [
+                pickle.dumps(dict(zip(self._schema, row, strict=True)), 4) for row in zip(*plain, strict=True)
+            ]
+            return list(zip(keys, values, strict=True))
+        values = columns[self._names["image"]]
         if self._layout == "tuple":
-            numbers = range(self._written, self._written + count)
+            keys = [b"%d" % number for number in range(self._written, self._written + count)]
             labels = np.asarray(columns[self._names["label"]])
-            pairs = [([bytes(image)], labels[at : at + 1]) for at, image in enumerate(images)]
-            return [b"%d" % number for number in numbers], [pickle.dumps(pair, 4) for pair in pairs]
-        if KEY not in self._names:
-            return [b"%010d" % number for number in range(start, start + count)], images
-        return [key.encode() for key in columns[self._names[KEY]]], images
+            values = [pickle.dumps(([bytes(image)], labels[at : at + 1]), 4) for at, image in enumerate(values)]
+        elif KEY in self._names:
+            keys = [key.encode() for key in columns[self._names[KEY]]]
+        return list(zip(keys, values, strict=True))
 
-    def _put(self, start: int, keys: Sequence[bytes], values: Sequence[Any]) -> None:
-        growing = self._layout == "fastrecord" or (KEY not in self._names and self._layout == "image")
-        with self._env.begin(write=True) as transaction:
-            for number, (key, value) in enumerate(zip(keys, values, strict=True), start):
-                try:
-                    done = transaction.put(key, value, append=growing, overwrite=False)
-                except self._library.BadValsizeError:
-                    raise Code.CANNOT_HOLD.error(
-                        f"record {number:,}: LMDB's keys have 1 to {_LONGEST_KEY} bytes, not {len(key):,}: "
-                        "leave out --set values, so that keys are numbers"
-                    ) from None
-                if not done or key in _SPECIAL:
-                    raise Code.CANNOT_HOLD.error(
-                        f"record {number:,}: its key {key!r} is taken: leave out --set values, so that keys are numbers"
-                    )
+    def _put(self, put: Callable[[Any], object]) -> None:
+        """Write in one transaction; the file grows if it is full."""
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    put(transaction)
+            except self._library.MapFullError:
+                # Nothing of the transaction is left; LMDB's maps grow between transactions only.
+                self._room *= 2
+                self._env.set_mapsize(self._room)
+            else:
+                return
+
+    def _append(self, transaction: Any, start: int, entries: Sequence[tuple[bytes, Any]]) -> None:
+        growing = KEY not in self._names and self._layout != "tuple"
+        for number, (key, value) in enumerate(entries, start):
+            try:
+                done = transaction.put(key, value, append=growing, overwrite=False)
+            except self._library.BadValsizeError:
+                raise Code.CANNOT_HOLD.error(
+                    f"record {number:,}: LMDB's keys have 1 to {_LONGEST_KEY} bytes, not {len(key):,}: "
+                    "leave out --set values, so that keys are numbers"
+                ) from None
+            if not done or key in _SPECIAL:
+                raise Code.CANNOT_HOLD.error(
+                    f"record {number:,}: its key {key!r} is taken: leave out --set values, so that keys are numbers"
+                )
 
 
 def _names(schema: Schema, layout: str) -> dict[str, str]:
     """Return the fields that the parts of a layout are: key, image, label."""
-    if layout == "fastrecord":
-        return {}
+    if layout == "pyobject":
+        return {name: name for name in schema}
     images = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
     texts = [name for name, kind in schema.items() if kind.name == "string"]
-    labels = [
-        name for name, kind in schema.items() if kind.dtype is not None and kind.dtype in _LABELS and not kind.shape
-    ]
+    labels = [name for name, kind in schema.items() if kind.name in _LABELS]
     wanted = {"image": images}
     if layout == "tuple":
         wanted["label"] = labels
     elif layout == "image":
         wanted |= {KEY: texts} if texts else {}
     else:
-        raise Code.CANNOT_HOLD.error(f"--set values={layout}: LMDB is written as fastrecord, image or tuple")
+        raise Code.CANNOT_HOLD.error(f"--set values={layout}: LMDB is written as pyobject, image or tuple")
     names = {part: found[0] for part, found in wanted.items() if found}
     rest = [name for name in schema if name not in names.values()]
     if rest or len(names) < len(wanted):
@@ -761,67 +638,6 @@ def _names(schema: Schema, layout: str) -> dict[str, str]:
     return names
 
 
-class _Packer:
-    """Makes values in fastrecord's own layout."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._fixed = _fixed_type(schema)
-        self._others = [(name, kind) for name, kind in schema.items() if kind.nbytes is None]
-
-    def pack(self, columns: Mapping[str, Sequence[Any]], count: int) -> list[bytes]:
-        """Return the values of records."""
-        rows = np.empty(count, self._fixed)
-        for name in self._fixed.names or ():
-            rows[name] = np.asarray(columns[name])
-        fixed, size = rows.tobytes(), self._fixed.itemsize
-        payloads = [[_packed(value, kind) for value in columns[name]] for name, kind in self._others]
-        lengths = struct.Struct(f"<{len(payloads)}I").pack
-        values = []
-        for at in range(count):
-            parts = [column[at] for column in payloads]
-            values.append(b"".join((fixed[at * size : (at + 1) * size], lengths(*map(len, parts)), *parts)))
-        return values
-
-
-def _fixed_type(schema: Schema) -> np.dtype[Any]:
-    """Return the fields of fixed size as one type without gaps."""
-    fixed = [(name, kind) for name, kind in schema.items() if kind.nbytes is not None]
-    return np.dtype([(name, stored_dtype(kind), kind.shape) for name, kind in fixed])
-
-
-def _packed(value: Any, kind: FieldType) -> bytes | memoryview:
-    if kind.name in _PAYLOADS:
-        return to_bytes(value, kind)
-    if kind.item is not None:
-        bits = kind.item.name == "bfloat16" and len(value) > 0
-        payloads = [_packed(item, kind.item) for item in (flat_numbers(value, kind) if bits else value)]
-        return b"".join((struct.pack(f"<{1 + len(payloads)}I", len(payloads), *map(len, payloads)), *payloads))
-    values = np.ascontiguousarray(value, stored_dtype(kind))
-    return (b"" if kind.nbytes is not None else struct.pack(f"<{values.ndim}Q", *values.shape)) + values.tobytes()
-
-
-def _unpacked(data: memoryview, kind: FieldType) -> Any:
-    """Return a value that `_packed` has packed.
-
-    Raises:
-        ValueError: the data are damaged.
-    """
-    if kind.name in _PAYLOADS:
-        return from_bytes(kind)(data)
-    if kind.item is not None:
-        found = [_unpacked(item, kind.item) for item in items(data)]
-        return of_stored(np.array(found, np.uint16), kind) if kind.item.name == "bfloat16" else found
-    shape: tuple[int, ...] = tuple(dim or 0 for dim in kind.shape or ())
-    if kind.nbytes is None:
-        shape = tuple(np.frombuffer(data, "<u8", len(shape)).tolist())
-        data = data[8 * len(shape) :]
-    dtype = stored_dtype(kind)
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes")
-    values = np.frombuffer(data, dtype).reshape(shape)
-    return values if shape or kind.name == "array" else values[()]
-
-
 class Lmdb(Format):
     """LMDB environments, as a file or as a folder with data.mdb."""
 
@@ -832,9 +648,9 @@ class Lmdb(Format):
     suffixes = (".lmdb", ".mdb")
     settings: Mapping[str, Setting] = {
         "values": Setting(
-            "what the values are; when reading, auto looks at the first ones; when writing, auto is fastrecord, which "
-            "holds all fields, and image, bytes and tuple hold those alone",
-            _LAYOUTS,
+            "what the values are; when reading, auto looks at the first ones; when writing, auto is pyobject, a dict "
+            "with all fields, and image and tuple hold those alone",
+            ("auto", *_SPLIT),
         ),
         "database": Setting("name of a database in the file; by default the main one"),
         "subdir": Setting("write a folder with data.mdb, or a single file (default)", ("yes", "no")),

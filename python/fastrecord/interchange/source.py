@@ -290,8 +290,7 @@ class ShardedSource(Source):
                     raise DamageError("the file holds no record")
             except DamageError as err:
                 raise Code.SOURCE.error(
-                    f"{self.paths[at]}: record {number}: {err}: copy or download this file again, then continue with "
-                    "`--resume`"
+                    f"{self.place(number)}: {err}: copy or download this file again, then continue with `--resume`"
                 ) from err
             self.end_shard(at, number)
 
@@ -309,9 +308,9 @@ class CountedSource(ShardedSource):
         self.firsts = list(accumulate(counts, initial=0))
 
     def shards(self, start: int) -> Iterator[tuple[int, int]]:
-        """See `ShardedSource.shards`; `end_shard` need not be called."""
+        """Yield the files with records; `end_shard` need not be called."""
         at = bisect_right(self.firsts, start) - 1
-        yield from enumerate(self.firsts[at:-1], at)
+        yield from ((at, first) for at, first in enumerate(self.firsts[at:-1], at) if first < self.firsts[at + 1])
 
     def count(self) -> int:
         """Return the number of records."""
