@@ -135,6 +135,12 @@ def lists() -> Fields:
 # RecordIO has one field of bytes, which comes back under this name; labels and ids, which its records
 # have in any case; and no place for types and metadata.
 BARE = {"recordio": ("blob", "data", {"id", "label"})}
+# Formats with settings whose exports come back too.
+FORMATS = [(name, {}) for name in registry.names(writes=True) if name != "folder"] + [
+    ("parquet", {"images": "binary", "compression": "none"}),
+    ("arrayrecord", {"compression": "zstd"}),
+    ("lmdb", {"subdir": "yes"}),
+]
 FILES: list[Callable[[], Fields]] = [images, mixed_images, odd_keys, texts, scalars, arrays, lists]
 
 
@@ -187,11 +193,11 @@ def refused(path: Path, out: Path, name: str) -> list[str]:
     return fields
 
 
-def export(path: Path, out: Path, name: str, drop: list[str]) -> list[str]:
+def export(path: Path, out: Path, name: str, drop: list[str], settings: Mapping[str, str]) -> list[str]:
     """Export all but some fields, and but those whose values the format cannot hold; return all left out."""
     while True:
         try:
-            return fr.export(path, out, name, drop=drop).dropped
+            return fr.export(path, out, name, drop=drop, settings=settings).dropped
         except fr.FastRecordError as err:
             named = re.search(r"record \d+[:,] field '(\w+)': .*--drop", str(err))
             if err.code != "FR757" or named is None or named[1] in drop or out.exists():
@@ -200,9 +206,9 @@ def export(path: Path, out: Path, name: str, drop: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.__name__)
-@pytest.mark.parametrize("name", [name for name in registry.names(writes=True) if name != "folder"])
+@pytest.mark.parametrize(("name", "settings"), FORMATS)
 def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
-    name: str, file: Callable[[], Fields], tmp_path: Path
+    name: str, settings: Mapping[str, str], file: Callable[[], Fields], tmp_path: Path
 ) -> None:
     metadata: dict[str, Any] = {"note": {"licence": "CC0", "ü": [1, None]}}
     if file is images:
@@ -211,9 +217,9 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
     dropped = refused(path, tmp_path / "out", name)
     if len(dropped) == len(file()):
         return
-    dropped = export(path, tmp_path / "out", name, dropped)
+    dropped = export(path, tmp_path / "out", name, dropped, settings)
     # What an export wrote is known for one, and replaced.
-    fr.export(path, tmp_path / "out", name, drop=dropped, overwrite=True)
+    fr.export(path, tmp_path / "out", name, drop=dropped, settings=settings, overwrite=True)
     before, kinds = digests(path), types_of(path)
     kept = [each for each in before if each not in dropped]
     summary = pack_with(tmp_path / "out", tmp_path / "back.frec", format=name)
@@ -230,7 +236,7 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
         assert name in BARE or {each: reader.metadata.get(each) for each in metadata} == metadata
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names(writes=True) if name != "folder"])
+@pytest.mark.parametrize("name", [name for name, settings in FORMATS if not settings])
 def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "in.frec", images(), {"classes": CLASSES})
     kind = registry.load(name)

@@ -20,6 +20,7 @@ UNSAFE_BUILTINS = {"__import__", "compile", "eval", "exec"}
 # what others unpickle. What reads foreign pickles may not use a method of its base that finds classes.
 USED_OF_PICKLE = {
     ("formats/lmdb.py", "dumps"),
+    ("formats/torch.py", "UnpicklingError"),
     *(("interchange/files/unpickle.py", name) for name in ("MEMOIZE", "PickleError", "STOP", "_Unpickler")),
     ("store/helper.py", "dump"),
     ("store/helper.py", "load"),

@@ -27,7 +27,7 @@ from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, ShardedSource, Source, SourceField
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, Source, SourceField
 from fastrecord.schema import FieldType
 from fastrecord.schema.infer import common_type
 
@@ -58,8 +58,8 @@ class _File:
         module = library("array_record.python.array_record_module", "arrayrecord", "ArrayRecord")
         return module.ArrayRecordReader(os.fsencode(self.path), "readahead_buffer_size:0")
 
-    def runs(self, start: int) -> Iterator[tuple[int, list[bytes | None], dict[int, str]]]:
-        """Yield runs of records: number of the first, the records, why some cannot be read."""
+    def runs(self, start: int) -> Iterator[tuple[list[bytes | None], dict[int, str]]]:
+        """Yield runs of records: the records, and why some cannot be read."""
         each = self._bytes / max(self.count, 1)
         reader = self._open()
         try:
@@ -78,7 +78,7 @@ class _File:
                             bad[number - start] = str(err)
                 # Compressed records are larger than the file says.
                 each = max(self._bytes / self.count, sum(len(data or b"") for data in found) / len(found))
-                yield start, found, bad
+                yield found, bad
                 start = stop
         finally:
             with suppress(RuntimeError):  # what was wrong has been said
@@ -89,7 +89,7 @@ def _are_examples(files: Sequence[_File]) -> bool:
     first = next((file for file in files if file.count), None)
     if first is None:
         return False
-    _, found, _ = next(first.runs(0))
+    found, _ = next(first.runs(0))
     data, starts, ends = _joined([each for each in found[:SAMPLE] if each is not None])
     names, damaged = example_names(data, starts, ends)
     return bool(names) and not damaged
@@ -104,45 +104,49 @@ class _Examples(TFRecordSource):
     """Records that are tf.train.Example messages."""
 
     def __init__(self, files: Sequence[_File], settings: Mapping[str, str]) -> None:
-        self._files = files
-        if not sum(file.count for file in files):
+        self._values = _Values(files)
+        if not self._values.count():
             raise Code.SOURCE.error(f"{files[0].path}: the file holds no record: leave it out, or --set records=bytes")
         super().__init__([file.path for file in files], settings)
 
     def count(self) -> int:
         """Return the number of records."""
-        return sum(file.count for file in self._files)
+        return self._values.count()
+
+    def place(self, number: int) -> str:
+        """Return the file of a record and its number in it."""
+        return self._values.place(number)
 
     def _runs(self, start: int) -> Iterator[Run]:
-        for at, number in self.shards(start):
-            for first, found, bad in self._files[at].runs(max(start - number, 0)):
-                yield number + first, *_joined([each or b"" for each in found]), bad
-            self.end_shard(at, number + self._files[at].count)
+        for number, (found, bad) in self._values.found(start):
+            yield number, *_joined([each or b"" for each in found]), bad
 
 
-class _Values(ShardedSource):
+class _Values(CountedSource):
     """Records that are images, or other bytes."""
 
     def __init__(self, files: Sequence[_File]) -> None:
-        super().__init__([file.path for file in files])
-        self._files = files
-        first = next((file for file in files if file.count), None)
-        values = [] if first is None else [each for each in next(first.runs(0))[1][:SAMPLE] if each is not None]
+        super().__init__([file.path for file in files], [file.count for file in files])
+        self._files = {file.path: file for file in files}
+        _, (found, _) = next(self.found(0), (0, ([], {})))
+        values = [each for each in found[:SAMPLE] if each is not None]
         kind = (common_type(values) if values else None) or FieldType("bytes")
         self.fields = [SourceField(_FIELD, kind, "records", "image" if kind.name == "image" else None)]
 
-    def count(self) -> int:
-        """Return the number of records."""
-        return sum(file.count for file in self._files)
+    def found(self, start: int) -> Iterator[tuple[int, tuple[list[bytes | None], dict[int, str]]]]:
+        """Yield the number of the first record of each run, the records, and why some cannot be read."""
+
+        def read(path: str, skip: int) -> Iterator[tuple[int, Any]]:
+            yield skip, None
+            yield from ((len(run[0]), run) for run in self._files[path].runs(skip))
+
+        return self.runs(start, read)
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
-        for at, number in self.shards(start):
-            for first, found, bad in self._files[at].runs(max(start - number, 0)):
-                good = [each for each in found if each is not None]
-                reasons = {number + first + row: why for row, why in bad.items()}
-                yield Rows(number + first, len(found), dict.fromkeys(names, good), reasons)
-            self.end_shard(at, number + self._files[at].count)
+        for number, (found, bad) in self.found(start):
+            good = [each for each in found if each is not None]
+            yield Rows(number, len(found), dict.fromkeys(names, good), {number + row: why for row, why in bad.items()})
 
 
 class _Destination(TFRecordDestination):

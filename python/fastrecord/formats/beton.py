@@ -11,7 +11,8 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastrecord.errors import Code
+from fastrecord.interchange.arrays import ArraySource, Column, Shard
 from fastrecord.interchange.format import Format, Found
-from fastrecord.interchange.infer import renamed
 from fastrecord.interchange.paths import only
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, Rows, Source, SourceField, converted
+from fastrecord.interchange.source import EndError, Source
 from fastrecord.schema import FieldType, array
 
 _HEAD = np.dtype(
@@ -40,7 +41,6 @@ _ROWS = {"float": "<f8", "int": "<i8", "image": _IMAGE, "bytes": _BYTES, "json":
 # Values that lie closer than this are read together.
 _GAP = 16 << 10
 _SCAN = 1 << 16
-_LOST = "get the file again"
 
 
 class BetonFormat(Format):
@@ -63,7 +63,13 @@ class BetonFormat(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """See `Format.open`."""
         del settings
-        return _Source(only(source, "files of FFCV"))
+        path = only(source, "files of FFCV")
+        with ExitStack() as stack:
+            try:
+                file = _File(stack.enter_context(open(path, "rb", buffering=0)))
+            except ValueError as err:
+                raise Code.SOURCE.error(f"{path}: {err}: get the file again") from err
+            return ArraySource([Shard(path, file.columns(), close=stack.pop_all().close)])
 
 
 @dataclass(slots=True)
@@ -75,22 +81,10 @@ class _Field:
     shape: tuple[int, ...] = ()
 
 
-class _Source(Source):
-    def __init__(self, path: str) -> None:
-        self.paths = [path]
-        self._path = path
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
-        try:
-            self._open()
-        except ValueError as err:
-            self._file.close()
-            raise Code.SOURCE.error(f"{path}: {err}: {_LOST}") from err
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _open(self) -> None:
-        self._size = os.fstat(self._file.fileno()).st_size
+class _File:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
         head = np.frombuffer(self._read(0, _HEAD.itemsize), _HEAD)[0]
         if head["version"] != 2:
             raise ValueError(f"version {head['version']} of .beton, not 2; write it again with FFCV 1.0")
@@ -119,7 +113,14 @@ class _Source(Source):
             places, sizes = places[order], sizes[order]
         self._places, self._sizes = places, sizes
         self._find_images()
-        self.fields = renamed([SourceField(each.name, each.type, f"field of {each.kind}") for each in self._fields])
+        self._mean = self._size // max(self._count, 1) // max(stored, 1)
+
+    def columns(self) -> dict[str, Column]:
+        """Return the fields."""
+        return {
+            each.name: Column(each.type, f"field of {each.kind}", self._count, self._mean, partial(self._column, each))
+            for each in self._fields
+        }
 
     def _find_images(self) -> None:
         """Give fields of raw pixels their type; a field with both becomes images, raw ones as PNG."""
@@ -141,49 +142,17 @@ class _Source(Source):
                 ((_, height, width), *others) = seen
                 each.type = array("uint8", (None, None, 3) if others else (height, width, 3))
 
-    def count(self) -> int:
-        """Return the number of records."""
-        return self._count
-
-    def close(self) -> None:
-        """See `Source.close`."""
-        self._file.close()
-
-    def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
-        """See `Source.read`."""
-        fields = [each for name in names for each in self._fields if each.name == name]
-        while start < self._count:
-            try:
-                rows = self._rows(start, min(start + ROWS, self._count))
-            except ValueError as err:
-                raise Code.SOURCE.error(f"{self.place(start)}: {err}: {_LOST}") from err
-            spans = {
-                each.name: self._spans(each, rows[each.name]) for each in fields if each.kind not in ("int", "float")
-            }
-            total = np.cumsum(sum((sizes for _, sizes, _ in spans.values()), np.zeros(len(rows), np.int64)))
-            count = max(int(np.searchsorted(total, ROWS_BYTES, "right")), 1)
-            yield from self._run(start, rows[:count], fields, spans)
-            start += count
-
-    def _run(self, start: int, rows: Any, fields: Sequence[_Field], spans: Mapping[str, Any]) -> Iterator[Rows]:
-        count = len(rows)
-        good = np.ones(count, np.bool_)
-        bad: dict[int, str] = {}
-        for name, (places, sizes, known) in spans.items():
-            fits = known[:count] & (places[:count] >= 0) & (places[:count] + sizes[:count] <= self._end)
-            for row in np.flatnonzero(good & ~fits).tolist():
-                bad[start + row] = f"field {name!r}: its data are not in the file, at byte {places[row]}"
-            good &= fits
-        readers: dict[str, Callable[[int, int], Any]] = {}
-        for each in fields:
-            if each.kind in ("int", "float"):
-                readers[each.name] = partial(_part, rows[each.name].copy())
-                continue
-            places, sizes, _ = spans[each.name]
-            views = self._values(np.where(good, places[:count], 0), np.where(good, sizes[:count], 0))
-            heads = rows[each.name].tolist() if each.kind == "image" else [()] * count
-            readers[each.name] = partial(_made, each, heads, views)
-        return converted(start, count, readers, bad)
+    def _column(self, field: _Field, start: int, end: int) -> Any:
+        """Return values of a field."""
+        rows = self._rows(start, end)[field.name]
+        if field.kind in ("int", "float"):
+            return rows.copy()
+        places, sizes, known = self._spans(field, rows)
+        lost = ~(known & (places >= 0) & (places + sizes <= self._end))
+        if lost.any():
+            raise ValueError(f"its data are not in the file, at byte {places[lost][0]}")
+        heads = rows.tolist() if field.kind == "image" else [()] * len(rows)
+        return [_value(field, head, view) for head, view in zip(heads, self._values(places, sizes), strict=True)]
 
     def _spans(self, field: _Field, rows: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Return where values lie, their sizes, and whether both are known."""
@@ -232,7 +201,7 @@ class _Source(Source):
         while len(data) < size:
             more = os.pread(self._file.fileno(), size - len(data), place + len(data))
             if not more:
-                raise ValueError("it became shorter while it was read")
+                raise EndError("the file became shorter while it was read: get it again")
             data += more
         return data
 
@@ -260,14 +229,6 @@ def _field(row: Any) -> _Field:
         return _Field(name, kind, array(dtype, shape), dtype, tuple(shape))
     except TypeError as err:
         raise ValueError(f"the field {name!r} has {err}") from err
-
-
-def _part(values: Any, first: int, end: int) -> Any:
-    return values[first:end]
-
-
-def _made(field: _Field, heads: Sequence[Any], views: Sequence[memoryview], first: int, end: int) -> list[Any]:
-    return [_value(field, head, view) for head, view in zip(heads[first:end], views[first:end], strict=True)]
 
 
 def _value(field: _Field, head: Sequence[int], data: memoryview) -> Any:

@@ -16,7 +16,7 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -26,16 +26,14 @@ import numpy as np
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, library
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, described, listed
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.paths import several
-from fastrecord.schema import FieldType
 from fastrecord.schema.infer import common_type
 
 # Chunks are decompressed whole.
 _LARGEST_CHUNK = 256 << 20
 _LARGEST_METADATA = 16 << 20
-_LARGEST_ENTRY = 1000
 _DEPTH = 8
 _SETTINGS: Mapping[str, Setting] = {
     "group": Setting("read the arrays of this group, such as train; by default of the whole folder"),
@@ -100,23 +98,6 @@ def _check_chunk(path: str, name: str, chunk: Sequence[int], itemsize: int) -> N
         raise Code.SOURCE.error(f"{path}: array {name!r} has chunks of {size >> 20:,} MiB: write it with smaller ones")
 
 
-def _small(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that belong into metadata."""
-    found = {}
-    for name, value in attributes.items():
-        try:
-            if len(json.dumps(value, allow_nan=False)) <= 100 * _LARGEST_ENTRY:
-                found[str(name)] = value
-        except (TypeError, ValueError, RecursionError):
-            continue
-    return found
-
-
-def _metadata(own: Mapping[str, Any], inner: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    arrays = {name: small for name, each in inner.items() if (small := _small(each))}
-    return _small(own) | ({"attributes": arrays} if arrays else {})
-
-
 # Zarr
 
 
@@ -132,8 +113,8 @@ def _open_zarr(path: str, group: str) -> Shard:
             else:
                 members = sorted(root.members(max_depth=_DEPTH))
                 found = {name: each for name, each in members if isinstance(each, zarr.Array)}
-            own = {} if isinstance(root, zarr.Array) else dict(root.attrs)
-            inner = {name: dict(each.attrs) for name, each in found.items()}
+            own = [] if isinstance(root, zarr.Array) else list(root.attrs.items())
+            inner = {name: list(each.attrs.items()) for name, each in found.items()}
             columns = {name: _zarr_column(path, name, each) for name, each in found.items() if each.shape}
     except (FastRecordError, KeyboardInterrupt):
         raise
@@ -143,25 +124,20 @@ def _open_zarr(path: str, group: str) -> Shard:
             f"{path}: {group or 'it'} is not whole, or cannot be read ({type(err).__name__}: {err}): copy it again, "
             "or name another group with --set group=..."
         ) from err
-    return Shard(path, columns, _metadata(own, inner))
+    return Shard(path, columns, described(own, inner))
 
 
 def _zarr_column(path: str, name: str, held: Any) -> Column | FastRecordError:
     if _has_pickles(held.metadata.to_dict()):
         raise Code.PICKLE.error(f"{path}: the chunks of array {name!r} are pickles, which are not run: write it again")
-    shape, dtype = held.shape, held.dtype
-    text = dtype.kind in "UT"
+    count, dtype, origin = held.shape[0], held.dtype, f"array {name}"
     _check_chunk(path, name, held.chunks, max(dtype.itemsize, 1))
-    row = max(math.prod(shape[1:]) * dtype.itemsize, 1)
-    origin = f"array {name}"
-    if dtype.kind in "OTUS" and len(shape) == 1:
-        kind = FieldType("string") if text else common_type(_zarr_values(held, 0, min(shape[0], SAMPLE)) or [b""])
+    if dtype.kind in "OTUS" and len(held.shape) == 1:
+        values = [""] if dtype.kind in "UT" else _zarr_values(held, 0, min(count, SAMPLE)) or [b""]
+        kind = common_type(values)
         if kind is not None and kind.name in ("string", "bytes", "image"):
-            return Column(kind, origin, shape[0], row, partial(_zarr_values, held), held.chunks[0])
-    number = number_type(dtype, shape[1:]) if dtype.kind in "biufc" else None
-    if number is None:
-        return not_held(path, origin, dtype, shape[1:])
-    return Column(number, origin, shape[0], row, partial(_zarr_numbers, held), held.chunks[0])
+            return Column(kind, origin, count, dtype.itemsize, partial(_zarr_values, held), held.chunks[0])
+    return Column.numbers(path, origin, held, partial(_zarr_numbers, held), held.chunks[0])
 
 
 def _zarr_rows(held: Any, start: int, end: int) -> Any:
@@ -208,13 +184,13 @@ _LZ4_HEADER = struct.Struct("<8sBiiI")
 def _open_n5(path: str, group: str) -> Shard:
     root = os.path.join(path, group)
     columns: dict[str, Column | FastRecordError] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    own: dict[str, Any] = {}
+    inner: dict[str, Iterable[tuple[str, Any]]] = {}
+    own: list[tuple[str, Any]] = []
     for folder, attributes in _walk(root, group):
         name = os.path.relpath(folder, root)
-        rest = {key: value for key, value in attributes.items() if key not in _OWN}
+        rest = [(key, value) for key, value in attributes.items() if key not in _OWN]
         if not _is_array(attributes):
-            own |= rest if name == "." else {}
+            own += rest if name == "." else []
             continue
         name = os.path.basename(os.path.normpath(root)).removesuffix(".n5") if name == "." else name
         inner[name] = rest
@@ -223,11 +199,8 @@ def _open_n5(path: str, group: str) -> Shard:
         except FastRecordError as err:
             columns[name] = err
             continue
-        kind = number_type(held.dtype, held.shape[1:])
-        if kind is not None:
-            row = max(math.prod(held.shape[1:]) * held.dtype.itemsize, 1)
-            columns[name] = Column(kind, f"array {name}", held.shape[0], row, held.rows, held.block[0])
-    return Shard(path, columns, _metadata(own, inner))
+        columns[name] = Column.numbers(path, f"array {name}", held, held.rows, held.block[0])
+    return Shard(path, columns, described(own, inner))
 
 
 def _walk(root: str, group: str) -> Iterator[tuple[str, dict[str, Any]]]:

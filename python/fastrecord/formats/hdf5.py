@@ -18,7 +18,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Part, Shard, described, listed, not_held, number_type
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.contents import flat_numbers, of_stored, stored_dtype
@@ -45,7 +45,6 @@ _SHAPES = "__shapes__"
 # Chunks are read and decompressed whole.
 _LARGEST_CHUNK = 256 << 20
 _CACHE = 32 << 20
-_LARGEST_ATTRIBUTE = 1000
 # Tables of the library that are written in the end, about.
 _TABLES = 1 << 20
 _WHAT = "HDF5"
@@ -94,7 +93,8 @@ class _File:
             if not all(isinstance(name, str) for name in found):
                 raise ValueError("a name is not UTF-8")
             left_out = self._left_out(root, found)
-            metadata = _attributes(root, {name: each for name, each in found.items() if not name.startswith("__")})
+            inner = {name: _attributes(each) for name, each in found.items() if not name.startswith("__")}
+            metadata = described(_attributes(root), inner)
             card = self._card() if group == "/" else None
         except (OSError, RuntimeError, KeyError, ValueError) as err:
             raise self._error(
@@ -170,23 +170,17 @@ class _File:
     def _columns(self, name: str, dataset: Any, kept: FieldType | None) -> dict[str, Column | FastRecordError]:
         """Return the fields that a data set is."""
         self._check(name, dataset)
-        dtype, shape, origin = dataset.dtype, dataset.shape[1:], f"data set {name}"
-        if not dtype.names or dtype.kind != "V":
-            return {name: self._column(name, dataset, origin, dtype, shape, None, kept)}
-        columns = {}
-        for member in dtype.names:
-            inner, sub = dtype[member].subdtype or (dtype[member], ())
-            place = f"member {member} of {origin}"
-            columns[f"{name}/{member}"] = self._column(name, dataset, place, inner, shape + sub, member, None)
-        return columns
+        return {
+            name if part.name is None else f"{name}/{part.name}": self._column(name, dataset, part, kept)
+            for part in Part.of(f"data set {name}", dataset)
+        }
 
-    def _column(
-        self, path: str, dataset: Any, origin: str, dtype: Any, shape: tuple[int, ...], member: str | None,
-        kept: FieldType | None,
-    ) -> Column | FastRecordError:  # fmt: skip
+    def _column(self, path: str, dataset: Any, part: Part, kept: FieldType | None) -> Column | FastRecordError:
+        dtype, shape = part.dtype, part.shape[1:]
+
         def read(start: int, end: int) -> Any:
             block = self._block(path, dataset, start, end)
-            return block if member is None else block[member]
+            return block if part.name is None else block[part.name]
 
         shapes = self.file.get(f"{_SHAPES}/{path}") if kept is not None else None
         varying = self._h5py.check_string_dtype(dtype) is not None or self._h5py.check_vlen_dtype(dtype) is not None
@@ -194,9 +188,9 @@ class _File:
         chunk = dataset.chunks[0] if dataset.chunks and not varying else 1
         kind, convert = self._conversion(dtype, shape, kept)
         if convert is None:
-            return not_held(self.path, origin, dtype, shape, "datasets")
+            return not_held(self.path, part.origin, dtype, shape, "datasets")
         if kind is None:
-            kind = self._bytes_type(dataset, member)
+            kind = self._bytes_type(dataset, part.name)
 
         def values(start: int, end: int) -> Any:
             found = convert(read(start, end))
@@ -204,7 +198,7 @@ class _File:
                 found = [_shaped(value, own) for value, own in zip(found, shapes[start:end], strict=True)]
             return found
 
-        return Column(kept or kind, origin, len(dataset), max(row, 1), values, chunk)
+        return Column(kept or kind, part.origin, len(dataset), row, values, chunk)
 
     def _conversion(
         self, dtype: Any, shape: tuple[int, ...], kept: FieldType | None
@@ -331,29 +325,10 @@ def _shaped(value: Any, shape: Any) -> Any:
     return value.reshape(shape) if value.size == math.prod(shape.tolist()) else value
 
 
-def _attributes(root: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that JSON can hold: the group's own, and the ones of what is in it."""
-    found = _jsonable(root)
-    inner = {name: values for name, each in members.items() if (values := _jsonable(each))}
-    return found | ({"attributes": inner} if inner else {})
-
-
-def _jsonable(item: Any) -> dict[str, Any]:
-    found = {}
+def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
     for name in item.attrs:
         with suppress(OSError, TypeError, ValueError, RuntimeError):
-            value = item.attrs[name]
-            if isinstance(value, np.ndarray):
-                if value.size > _LARGEST_ATTRIBUTE:
-                    continue
-                value = value.tolist()
-            value = value.item() if isinstance(value, np.generic) else value
-            value = value.decode() if isinstance(value, bytes) else value
-            if isinstance(value, list):
-                value = [each.decode() if isinstance(each, bytes) else each for each in value]
-            json.dumps(value, allow_nan=False)
-            found[name] = value
-    return found
+            yield name, item.attrs[name]
 
 
 # Writing

@@ -12,12 +12,13 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fastrecord.errors import Code
-from fastrecord.interchange.files.arrow import ArrowSource, IpcFile, arrow
+from fastrecord.interchange.files.arrow import ArrowSource, IpcFile, opened
 from fastrecord.interchange.files.chunks import (
     FRAMED,
     Block,
@@ -129,11 +130,7 @@ def _file(path: str, count: int, config: Mapping[str, Any]) -> ChunkFile | IpcFi
         return FramedFile(path, count)
     first, length = 4 + 4 * (count + 1), int.from_bytes(tail[:4], "little")
     if tail.endswith(_ROWS) and length + first + 12 == size:  # nothing lies between offsets and rows
-        pa = arrow()
-        try:
-            return IpcFile(path, part=(first, length))
-        except (pa.ArrowException, OSError) as err:
-            raise Code.SOURCE.error(f"{path}: {err}: the file is damaged or cut short; get it again") from err
+        return opened(path, partial(IpcFile, part=(first, length)))
     if codec and config.get("compression_level") == "sample":
         return SampleFile(path, count)
     return OffsetFile(path, count, codec if f".{codec}" in os.path.basename(path) else "")

@@ -206,8 +206,9 @@ class LmdbSource(CountedSource):
     def _entries(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
         """Yield keys and values."""
 
-        def read(path: str, skip: int) -> Iterator[tuple[int, tuple[bytes, memoryview]]]:
+        def read(path: str, skip: int) -> Iterator[tuple[int, tuple[bytes, memoryview] | None]]:
             shard = self._shards[path]
+            yield skip, None
             for entry in shard.entries(skip):
                 yield 1, (entry.key, shard.pages.read(entry))
 

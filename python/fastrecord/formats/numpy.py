@@ -26,7 +26,7 @@ import numpy as np
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Card, Destination, Format, Found, Refusal, Setting, Source
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held, number_type
+from fastrecord.interchange.arrays import ArraySource, Column, Part, Shard, listed
 from fastrecord.interchange.card import CARD
 from fastrecord.interchange.files.contents import (
     NPY_MAGIC,
@@ -207,42 +207,26 @@ def _shard(path: str, arrays: dict[str, _Array], stack: ExitStack) -> Shard:
     if card is not None:
         columns = {name: _own_column(path, name, kind, arrays) for name, kind in card.schema.items()}
         return Shard(path, columns, card.metadata, stack.pop_all().close, own=True)
-    found: dict[str, Column | FastRecordError] = {}
-    for name, each in arrays.items():
-        if each.shape:
-            found |= _columns(path, name, each)
+    found = {
+        part.name or name: _column(path, each, part)
+        for name, each in arrays.items()
+        if each.shape
+        for part in Part.of(f"array {name}", each)
+    }
     return Shard(path, found, {}, stack.pop_all().close)
 
 
-def _columns(path: str, name: str, each: _Array) -> dict[str, Column | FastRecordError]:
-    """Return the fields of an array: one, or the ones of a structured dtype."""
-    if each.dtype.names:
-        found = {}
-        for member in each.dtype.names:
-            inner, sub = each.dtype[member].subdtype or (each.dtype[member], ())
-            origin = f"member {member} of array {name}"
-            found[member] = _column(path, origin, each, inner, each.shape[1:] + sub, member)
-        return found
-    return {name: _column(path, f"array {name}", each, each.dtype, each.shape[1:], None)}
-
-
-def _column(
-    path: str, origin: str, each: _Array, dtype: np.dtype[Any], shape: tuple[int, ...], member: str | None
-) -> Column | FastRecordError:
+def _column(path: str, each: _Array, part: Part) -> Column | FastRecordError:
     def pick(start: int, end: int) -> Any:
         rows = each.rows(start, end)
-        return rows if member is None else np.ascontiguousarray(rows[member])
+        return rows if part.name is None else np.ascontiguousarray(rows[part.name])
 
     def texts(start: int, end: int) -> list[str]:
         return [value.decode() if isinstance(value, bytes) else value for value in pick(start, end).tolist()]
 
-    row = max(math.prod(shape) * dtype.itemsize, 1)
-    if dtype.kind in "SU" and not shape:
-        return Column(FieldType("string"), origin, each.shape[0], row, texts)
-    kind = number_type(dtype, shape)
-    if kind is None:
-        return not_held(path, origin, dtype, shape)
-    return Column(kind, origin, each.shape[0], row, pick)
+    if part.dtype.kind in "SU" and len(part.shape) == 1:
+        return Column(FieldType("string"), part.origin, part.shape[0], part.dtype.itemsize, texts)
+    return Column.numbers(path, part.origin, part, pick)
 
 
 def _own_column(path: str, name: str, kind: FieldType, arrays: Mapping[str, _Array]) -> Column:

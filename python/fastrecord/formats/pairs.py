@@ -16,7 +16,6 @@ from typing import Any
 from fastrecord._core import DecodeError, decode_image, default_threads
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Rows, Setting, Source, SourceField
-from fastrecord.interchange.files.image_files import BAD_WAY_OUT
 from fastrecord.interchange.files.listing import UNREADABLE
 from fastrecord.interchange.files.pair_listing import PairListing, common_scale, list_pairs, measure
 from fastrecord.names import name_some
@@ -100,8 +99,7 @@ class PairSource(Source):
             self._refuse_unmatched()
         measure(self.listing, progress)
         if self.listing.bad and not skip:
-            at = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
-            raise Code.BAD_FILE.error(f"{self.place(at)}: {self.listing.bad[self.listing.keys[at]]}: {BAD_WAY_OUT}")
+            self.listing.refuse_bad()
         self.facts = {"scale": self._scale(stored, skip=skip)}
         types = [FieldType("image")] * 2
         if self._decode:

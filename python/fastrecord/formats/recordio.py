@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from fastrecord.errors import Code
 from fastrecord.interchange.card import Card
-from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.destination import Refusal
 from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_floats
-from fastrecord.interchange.files.output import Output
+from fastrecord.interchange.files.output import Output, OutputDestination
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import first_few, most_images
 from fastrecord.interchange.paths import expand
@@ -166,7 +166,7 @@ def _parse(data: memoryview) -> tuple[Any, int, int, memoryview] | Bad:
     return np.frombuffer(data[_HEADER.size : end], "<f4").copy(), number, id2, data[end:]
 
 
-class RecordIODestination(Destination):
+class RecordIODestination(OutputDestination):
     """A RecordIO file that is being written, and its index beside it."""
 
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
@@ -188,17 +188,17 @@ class RecordIODestination(Destination):
 
     def close(self) -> None:
         """Sync and close the file and its index."""
-        self._out.close()
+        super().close()
         self._index.close()
 
     def abort(self) -> None:
         """Close the files as they are."""
-        self._out.abort()
+        super().abort()
         self._index.abort()
 
     def begin(self, path: str) -> None:
         """Begin a file."""
-        self._out = Output(path)
+        super().begin(path)
         self._index = Output(f"{os.path.splitext(path)[0]}.idx")
 
     def _record(self, number: int, header: bytes, data: bytes | memoryview) -> None:

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from fastrecord._core import crc32c, example_names, find_tfrecords, read_examples
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.destination import Refusal
 from fastrecord.interchange.files.blocks import Blocks
 from fastrecord.interchange.files.contents import as_bits, as_floats, from_bytes, to_bytes
-from fastrecord.interchange.files.output import Output
+from fastrecord.interchange.files.output import OutputDestination
 from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE, first_few, most, most_images, renamed
@@ -406,12 +406,11 @@ def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
     return lambda data: np.frombuffer(data, dtype).reshape(sizes)
 
 
-class TFRecordDestination(Destination):
+class TFRecordDestination(OutputDestination):
     """A TFRecord file that is being written, without compression."""
 
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         self._features = [_Feature.of(name, kind) for name, kind in card.schema.items()]
-        self._first = True
         self._card = _entry(CARD, delimited(_BYTES, delimited(1, card.to_json().encode())))
         self.begin(path)
 
@@ -426,17 +425,9 @@ class TFRecordDestination(Destination):
             self._record(pieces)
         self._flush()
 
-    def close(self) -> None:
-        """Sync and close the file."""
-        self._out.close()
-
-    def abort(self) -> None:
-        """Close the file as it is."""
-        self._out.abort()
-
     def begin(self, path: str) -> None:
         """Begin a file."""
-        self._out = Output(path)
+        super().begin(path)
         self._first = True
 
     def _flush(self) -> None:

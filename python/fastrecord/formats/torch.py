@@ -7,7 +7,6 @@ so that they run no code, and mapped; the older kind that is no zip archive is r
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
@@ -19,14 +18,13 @@ from typing import Any
 from fastrecord._core import FastRecordError
 from fastrecord.errors import Code
 from fastrecord.interchange import Format, Found, Setting, Source, library, usual_type
-from fastrecord.interchange.arrays import ArraySource, Column, Shard, listed, not_held
+from fastrecord.interchange.arrays import ArraySource, Column, Shard, jsonable, listed, not_held
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
 
 _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LARGEST_LEGACY = 256 << 20
-_LARGEST_ENTRY = 1000
 _LARGEST_HEADER = 100 << 20
 _DEPTH = 8
 
@@ -127,8 +125,7 @@ def _open_saved(path: str) -> Shard:
         kind = usual_type(value) if isinstance(value, (list, tuple)) and {len(value)} == counts and value else None
         if kind is not None:
             columns[name] = Column(kind, f"list {name}", len(value), 64, partial(_items, value))
-    metadata = {name: value for name, value in rest.items() if name not in columns and _is_small(value)}
-    return Shard(path, columns, metadata)
+    return Shard(path, columns, jsonable((name, value) for name, value in rest.items() if name not in columns))
 
 
 def _flat(found: Any, name: str, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -180,8 +177,7 @@ def _column(path: str, name: str, shape: tuple[int, ...], dtype: Any, rows: Any)
         except (RuntimeError, OSError, ValueError) as err:
             raise EndError(f"{name}: {err}") from err
 
-    row = max(math.prod(shape[1:]) * dtype.itemsize, 1)
-    return Column(kind, f"tensor {name}", shape[0], row, read)
+    return Column(kind, f"tensor {name}", shape[0], math.prod(shape[1:]) * dtype.itemsize, read)
 
 
 def _items(values: Any, start: int, end: int) -> Any:
@@ -192,16 +188,6 @@ def _blocked(text: str) -> str:
     """Return the name that torch refused, from its message."""
     _, found, after = text.partition("Unsupported global: GLOBAL ")
     return after.split()[0] if found else ""
-
-
-def _is_small(value: Any) -> bool:
-    if isinstance(value, (list, tuple, dict)) and len(value) > _LARGEST_ENTRY:
-        return False
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 FORMATS = [Torch()]

@@ -30,7 +30,7 @@ import numpy as np
 from fastrecord._core import image_size
 from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
-from fastrecord.interchange.destination import Destination, Refusal
+from fastrecord.interchange.destination import Refusal
 from fastrecord.interchange.files.contents import (
     IMAGE_ENDINGS,
     as_bits,
@@ -41,10 +41,10 @@ from fastrecord.interchange.files.contents import (
     npy_array,
     npy_bytes,
 )
-from fastrecord.interchange.files.output import Output
+from fastrecord.interchange.files.output import OutputDestination
 from fastrecord.interchange.files.tar import BLOCK, TarReader, tar_header
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE, first_few, renamed, usual_type
+from fastrecord.interchange.infer import SAMPLE, first_few, renamed, type_of
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Bad, Rows, ShardedSource, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema
@@ -258,13 +258,12 @@ class TarSource(ShardedSource):
         return name or extension
 
 
-class TarDestination(Destination):
+class TarDestination(OutputDestination):
     """Archives that are being written, as ustar, or pax for long names and others than ASCII."""
 
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         schema = card.schema
         self._keyed = "key" in schema and schema["key"].name == "string"
-        self._last: str | None = None
         extensions = _extensions({name: kind for name, kind in schema.items() if name != "key" or not self._keyed})
         self._card = replace(card, more={"key": self._keyed, "extensions": extensions}).to_json().encode()
         self._fields = [(name, schema[name], extension) for name, extension in extensions.items()]
@@ -290,16 +289,12 @@ class TarDestination(Destination):
     def close(self) -> None:
         """Write the end of the archive: zeros up to a whole record of 20 blocks."""
         self._out.write(bytes(2 * BLOCK + -(self._out.size + 2 * BLOCK) % (20 * BLOCK)))
-        self._out.close()
-
-    def abort(self) -> None:
-        """Close the archive as it is."""
-        self._out.abort()
+        super().close()
 
     def begin(self, path: str) -> None:
         """Begin a file."""
-        self._out = Output(path)
-        self._last = None
+        super().begin(path)
+        self._last: str | None = None
         self._member(_CARD_NAME, self._card)
 
     def _member(self, name: str, data: bytes | memoryview) -> None:
@@ -339,14 +334,7 @@ def _type_of(extension: str, values: Sequence[Any], where: str) -> FieldType:
         numbers = _parsed(_number, values)
         return (common_type(numbers) if 2 * len(numbers) > len(values) else None) or FieldType("string")
     arrays = _parsed(npy_array, values) if last == "npy" else []
-    kind = usual_type(arrays if 2 * len(arrays) > len(values) else values)
-    if kind is None:
-        kinds = sorted({f"{array.dtype} of {array.ndim} dimensions" for array in arrays or ()})
-        raise Code.MIXED_FIELDS.error(
-            f"{where}: the first members *.{extension} are arrays of several types, {', '.join(kinds)}: "
-            "write them anew with one type"
-        )
-    return kind
+    return type_of(arrays if 2 * len(arrays) > len(values) else values, extension, where)
 
 
 def _parsed(parse: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from fastrecord.schema import FieldType, array
 
 # A chunk is read whole where it takes at most this much.
 _LARGEST_CHUNK = 128 << 20
+# Characters of JSON.
+_LARGEST_ENTRY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,54 @@ class Column:
     row_bytes: int
     read: Callable[[int, int], Sequence[Any]]
     chunk: int = 1
+
+    @classmethod
+    def numbers(
+        cls, path: str, origin: str, held: Any, read: Callable[[int, int], Any], chunk: int = 1, setting: str = "arrays"
+    ) -> Column | FastRecordError:
+        """Return a field of numbers, or why a field cannot hold them.
+
+        Args:
+            path: The file, for the error.
+            origin: What the array is, for people.
+            held: Has the shape and the dtype of the whole array.
+            read: Returns rows.
+            chunk: Rows that are stored together.
+            setting: The setting that names the arrays to read.
+        """
+        kind = number_type(held.dtype, held.shape[1:])
+        if kind is None:
+            return not_held(path, origin, held.dtype, held.shape[1:], setting)
+        return cls(kind, origin, held.shape[0], math.prod(held.shape[1:]) * held.dtype.itemsize, read, chunk)
+
+    def rows_after(self, first: int, start: int, end: int) -> Sequence[Any]:
+        """Return rows by their places after a first one."""
+        return self.read(first + start, first + end)
+
+
+class Part(NamedTuple):
+    """An array, or a member of one whose type is compound.
+
+    Attributes:
+        name: The member's name; None for the array.
+        origin: What it is, for people.
+        dtype: The type of its values.
+        shape: Its shape.
+    """
+
+    name: str | None
+    origin: str
+    dtype: Any
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, origin: str, held: Any) -> list[Part]:
+        """Return the members of an array with a dtype and a shape, or the array."""
+        dtype, shape = held.dtype, tuple(held.shape)
+        if dtype.kind != "V" or not dtype.names:
+            return [cls(None, origin, dtype, shape)]
+        inner = {name: dtype[name].subdtype or (dtype[name], ()) for name in dtype.names}
+        return [cls(name, f"member {name} of {origin}", kind, shape + sub) for name, (kind, sub) in inner.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +216,7 @@ class ArraySource(CountedSource):
             local, step = max(start - first, 0), _step(list(columns.values()))
             while local < shard.count:
                 end = min(local // step * step + step, shard.count)
-                readers = {name: partial(_shifted, columns[name].read, local) for name in names}
+                readers = {name: partial(columns[name].rows_after, local) for name in names}
                 try:
                     for rows in converted(first + local, end - local, readers):
                         yield from _divided(rows)
@@ -180,10 +233,6 @@ class ArraySource(CountedSource):
         """Release all files."""
         for shard in self._shards:
             shard.close()
-
-
-def _shifted(read: Callable[[int, int], Sequence[Any]], by: int, start: int, end: int) -> Sequence[Any]:
-    return read(by + start, by + end)
 
 
 def _divided(rows: Rows) -> Iterator[Rows]:
@@ -207,6 +256,23 @@ def number_type(dtype: Any, shape: Sequence[int]) -> FieldType | None:
     if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
         return None
     return array(dtype, shape) if shape else FieldType(array(dtype, ()).dtype or "")
+
+
+def described(own: Iterable[tuple[Any, Any]], parts: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[str, Any]:
+    """Return attributes as metadata: a file's own, and below "attributes" the ones of its arrays."""
+    inner = {name: kept for name, each in parts.items() if (kept := jsonable(each))}
+    return jsonable(own) | ({"attributes": inner} if inner else {})
+
+
+def jsonable(entries: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return the entries that JSON can hold and that are not large."""
+    found = {}
+    for name, value in entries:
+        value = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        with suppress(TypeError, ValueError, RecursionError):
+            if len(json.dumps(value, allow_nan=False, default=bytes.decode)) <= _LARGEST_ENTRY:
+                found[str(name)] = json.loads(json.dumps(value, default=bytes.decode))
+    return found
 
 
 def not_held(path: str, origin: str, dtype: Any, shape: Sequence[int] = (), setting: str = "arrays") -> FastRecordError:

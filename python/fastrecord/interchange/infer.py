@@ -104,14 +104,27 @@ def infer_fields(samples: Mapping[str, Sequence[Any]], origins: Mapping[str, str
     Raises:
         FastRecordError: not even half of a field's values are of one type.
     """
-    fields = []
-    for name, values in samples.items():
-        kind = usual_type(values)
-        if kind is None:
-            found = sorted({type(value).__name__ for value in values})
-            raise Code.MIXED_FIELDS.error(
-                f"{where}: field {name!r}: its first {len(values)} values are of several types, {', '.join(found)}: "
-                f"leave it out by naming the other fields with --map, or give one type with --type {name}=TYPE"
-            )
-        fields.append(SourceField(name, kind, origins.get(name, "")))
-    return renamed(fields)
+    return renamed(
+        [SourceField(name, type_of(values, name, where), origins.get(name, "")) for name, values in samples.items()]
+    )
+
+
+def type_of(values: Sequence[Any], name: str, where: str) -> FieldType:
+    """Return `usual_type` of the first values of a field.
+
+    Raises:
+        FastRecordError: not even half of them are of one type.
+    """
+    kind = usual_type(values)
+    if kind is None:
+        found = sorted({_described(value) for value in values})
+        raise Code.MIXED_FIELDS.error(
+            f"{where}: field {name!r}: its first {len(values)} values are of several types, {', '.join(found)}: "
+            f"leave it out by naming the other fields with --map, or give one type with --type {name}=TYPE"
+        )
+    return kind
+
+
+def _described(value: Any) -> str:
+    array = isinstance(value, np.ndarray)
+    return f"{value.dtype} of {value.ndim} dimensions" if array else type(value).__name__

@@ -263,7 +263,13 @@ class ShardedSource(Source):
             yield at, self.firsts[at]
 
     def end_shard(self, at: int, number: int) -> None:
-        """Note the number of the first record after a file."""
+        """Note the number of the first record after a file.
+
+        Raises:
+            DamageError: it holds no record.
+        """
+        if number == self.firsts[at]:
+            raise DamageError("the file holds no record")
         if len(self.firsts) == at + 1:
             self.firsts.append(number)
 
@@ -273,7 +279,7 @@ class ShardedSource(Source):
         Args:
             start: A record's number.
             read: Takes a file and how many of its records to skip; yields the number of records in
-                each run, and the run, None if it is skipped. Raises `DamageError`.
+                each run, and the run, None for what is skipped. Raises `DamageError`.
 
         Raises:
             FastRecordError: a file is damaged, or holds no record.
@@ -281,18 +287,20 @@ class ShardedSource(Source):
         for at, number in self.shards(start):
             first = number
             try:
-                for count, run in read(self.paths[at], start - first):
+                for count, run in read(self.paths[at], max(start - first, 0)):
                     if run is not None:
                         yield number, run
                         del run  # its memory is used again for the next one
                     number += count
-                if number == first:
-                    raise DamageError("the file holds no record")
+                self.end_shard(at, number)
             except DamageError as err:
-                raise Code.SOURCE.error(
-                    f"{self.place(number)}: {err}: copy or download this file again, then continue with `--resume`"
-                ) from err
-            self.end_shard(at, number)
+                raise self.damaged(number, err) from err
+
+    def damaged(self, number: int, reason: object) -> Exception:
+        """Return the error for a file that cannot be read from a record on."""
+        return Code.SOURCE.error(
+            f"{self.place(number)}: {reason}", way_out="copy or download this file again, then continue with `--resume`"
+        )
 
     def place(self, number: int) -> str:
         """Return the file of a record and its number in the source."""
@@ -308,9 +316,12 @@ class CountedSource(ShardedSource):
         self.firsts = list(accumulate(counts, initial=0))
 
     def shards(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield the files with records; `end_shard` need not be called."""
+        """See `ShardedSource.shards`; `end_shard` need not be called."""
         at = bisect_right(self.firsts, start) - 1
-        yield from ((at, first) for at, first in enumerate(self.firsts[at:-1], at) if first < self.firsts[at + 1])
+        yield from enumerate(self.firsts[at:-1], at)
+
+    def end_shard(self, at: int, number: int) -> None:
+        """Do nothing: all is known."""
 
     def count(self) -> int:
         """Return the number of records."""

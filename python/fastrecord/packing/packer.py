@@ -22,8 +22,7 @@ from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards
 from fastrecord.files.places import refuse_irregular
 from fastrecord.files.read_ahead import ReadAhead
-from fastrecord.interchange.files.image_files import BAD_WAY_OUT
-from fastrecord.interchange.files.listing import UNREADABLE
+from fastrecord.interchange.files.listing import BAD_WAY_OUT, UNREADABLE
 from fastrecord.interchange.source import Files, Rows
 from fastrecord.packing.fields import KEY, convert
 from fastrecord.packing.keys import SeenKeys

@@ -11,8 +11,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support.formats import foreign
-from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.formats import exchanging
+from tests.support.formats.exchanging import open_source, plain, records, renames, types
 
 BETON = registry.load("beton")
 # Written by FFCV 1.0.2 with RGBImageField(write_mode="jpg"), "raw", and "smart" with both kinds;
@@ -50,7 +50,7 @@ def read(path: Path, *arguments: Any) -> Any:
 
 def bad_of(path: Path) -> dict[int, str]:
     with open_source(BETON, path) as source:
-        return foreign.bad(source)
+        return exchanging.bad_records(source)
 
 
 def pixels(data: Any) -> tuple[str, Any]:
@@ -90,15 +90,15 @@ def test_files_of_ffcv_come_in_from_any_record_on(tmp_path: Path, mode: str) -> 
                 kinds.add(kind)
                 assert np.abs(decoded - colours(i)).max() <= (0 if kind == "PNG" else 8)
             assert start > 0 or kinds == {"jpg": {"JPEG"}, "raw": set(), "smart": {"JPEG", "PNG"}}[mode]
-        foreign.import_back(source, tmp_path / "a.frec")
+        exchanging.import_back(source, tmp_path / "a.frec")
 
 
 def test_records_that_lie_far_apart_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = unpacked(tmp_path, "jpg")
     together = read(path)
     monkeypatch.setattr("fastrecord.formats.beton._GAP", 0)
-    monkeypatch.setattr("fastrecord.formats.beton.ROWS", 4)
-    monkeypatch.setattr("fastrecord.formats.beton.ROWS_BYTES", 900)
+    monkeypatch.setattr("fastrecord.interchange.arrays.ROWS", 4)
+    monkeypatch.setattr("fastrecord.interchange.arrays.ROWS_BYTES", 900)
     assert read(path) == together
     assert read(path, 5, ["meta", "label"]) == [
         {"meta": record["meta"], "label": record["label"]} for record in together[5:]
@@ -157,7 +157,7 @@ def test_damaged_files_never_crash(tmp_path: Path) -> None:
     data = [*range(2 << 20, (2 << 20) + 3000), *range(size - 1600, size)]
     used = [*range(HEAD + 7 * FIELD + COUNT * 96), *data]
     places = used[: HEAD + 17], used
-    assert sum(foreign.damaged(BETON, path, path, lambda number: places[number % 2], 80)) > 10
+    assert sum(exchanging.damaged(BETON, path, path, lambda number: places[number % 2], 80)) > 10
 
 
 def test_fields_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support.formats import foreign
-from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.formats import exchanging
+from tests.support.formats.exchanging import open_source, plain, records, renames, types
 from tests.support.packing import pack_with
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -21,7 +21,7 @@ datasets = pytest.importorskip("datasets", reason="needs datasets")
 HUGGINGFACE = registry.load("huggingface")
 
 COUNT = 30
-PICTURES = foreign.images(COUNT)
+PICTURES = exchanging.images(COUNT)
 GRIDS = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
 
 
@@ -94,7 +94,7 @@ def test_a_saved_data_set_comes_in(tmp_path: Path, dataset: Any) -> None:
         check(records(source), list(range(COUNT)))
         check(records(source, 17), list(range(17, COUNT)))
         assert source.place(11) == f"{folder}/data-00001-of-00003.arrow: record 1"
-        frec = foreign.import_back(source, tmp_path / "out.frec")
+        frec = exchanging.import_back(source, tmp_path / "out.frec")
     # The package itself agrees on what is saved.
     loaded = datasets.load_from_disk(str(folder))
     for row, record in zip(loaded, fr.Reader(frec), strict=True):

@@ -14,8 +14,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support.formats import foreign
-from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.formats import exchanging
+from tests.support.formats.exchanging import open_source, plain, records, renames, types
 
 pytest.importorskip("litdata", reason="needs litdata")
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -144,7 +144,7 @@ def test_chunks_come_in_from_any_record_on(tmp_path: Path, chunks: Path, picture
         for start in (0, 1, 4, 5, 8, 11, 12):
             check(records(source, start), pictures, start)
         assert source.place(6) == f"{source.paths[1]}: record 1"
-        foreign.import_back(source, tmp_path / "a.frec")
+        exchanging.import_back(source, tmp_path / "a.frec")
 
 
 def test_tuples_and_single_values_come_in(tmp_path: Path, pictures: Path) -> None:
@@ -233,7 +233,7 @@ def test_damaged_chunks_never_crash(tmp_path: Path, chunks: Path, level: str) ->
             (folder / path.name).write_bytes(path.read_bytes())
     chunk = Path(open_source(LITDATA, folder).paths[1])
     places = range(40), range(chunk.stat().st_size)
-    assert sum(foreign.damaged(LITDATA, folder, chunk, lambda number: places[number % 3 > 0], 60)) > 10
+    assert sum(exchanging.damaged(LITDATA, folder, chunk, lambda number: places[number % 3 > 0], 60)) > 10
 
 
 def test_damaged_rows_are_said(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_pickles_are_never_run(tmp_path: Path) -> None:
     offsets = np.cumsum([20, *map(len, bodies)]).astype("<u4")
     chunk.write_bytes(struct.pack("<I", 3) + offsets.tobytes() + b"".join(bodies))
     source = open_source(LITDATA, folder)
-    assert list(foreign.bad(source)) == [1]
+    assert list(exchanging.bad_records(source)) == [1]
     assert not target.exists()
 
 

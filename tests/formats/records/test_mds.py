@@ -17,8 +17,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.interchange import registry
-from tests.support.formats import foreign
-from tests.support.formats.foreign import open_source, plain, records, renames, types
+from tests.support.formats import exchanging
+from tests.support.formats.exchanging import open_source, plain, records, renames, types
 
 MDS = registry.load("mds")
 # Written by `write_with_streaming` with mosaicml-streaming 0.13.0, which needs an older numpy.
@@ -130,7 +130,7 @@ def test_shards_of_the_library_come_in_from_any_record_on(tmp_path: Path, kind: 
         assert len(source.paths) > 2
         for start in (0, 1, 5, 7, 8):
             check(records(source, start), start)
-        foreign.import_back(source, tmp_path / "a.frec")
+        exchanging.import_back(source, tmp_path / "a.frec")
         assert plain(records(source, 3, ["text", "u"])) == [{"text": f"tëxt {i}", "u": i} for i in range(3, COUNT)]
     two = open_source(MDS, [str(folder), str(folder / "index.json")])
     assert len(records(two)) == 2 * COUNT
@@ -146,9 +146,9 @@ def test_the_library_writes_what_comes_in(tmp_path: Path, compression: str | Non
 
 def test_the_library_reads_an_export(tmp_path: Path) -> None:
     streaming = pytest.importorskip("streaming", reason="needs mosaicml-streaming", exc_type=ImportError)
-    schema, columns = foreign.every_type()
-    frec = foreign.write_frec(tmp_path / "a.frec", schema, columns)
-    folder = foreign.export(MDS, frec, tmp_path / "mds", shard_size="4000")
+    schema, columns = exchanging.every_type()
+    frec = exchanging.write_file(tmp_path / "a.frec", schema, columns)
+    exchanging.export(frec, MDS, folder := tmp_path / "mds", shard_size="4000")
     dataset = streaming.StreamingDataset(local=str(folder), remote=None, shuffle=False, batch_size=1)
     for i in range(len(columns["image"])):
         for name, value in dataset[i].items():
@@ -161,18 +161,15 @@ def test_the_library_reads_an_export(tmp_path: Path) -> None:
                 assert plain(value) == plain(expected) or value == expected
 
 
-def test_an_export_comes_back_the_same(tmp_path: Path) -> None:
-    schema, columns = foreign.every_type()
-    frec = foreign.write_frec(tmp_path / "a.frec", schema, columns, classes=["a", "b", "c", "d"])
-    folder = foreign.export(MDS, frec, tmp_path / "mds", shard_size="4000")
+def test_shards_of_an_export_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
+    frec = exchanging.write_file(tmp_path / "a.frec", {"raw": fr.bytes_()}, {"raw": [bytes(1000)] * 10})
+    exchanging.export(frec, MDS, folder := tmp_path / "mds", shard_size="4000")
     shards = json.loads((folder / "index.json").read_text())["shards"]
     assert sum(shard["samples"] for shard in shards) == 10
     assert sorted(path.name for path in folder.glob("shard*")) == [f"shard.{i:05d}.mds" for i in range(len(shards))]
     assert all(
         shard["raw_data"]["bytes"] == (folder / shard["raw_data"]["basename"]).stat().st_size for shard in shards
     )
-    source = open_source(MDS, folder)
-    foreign.assert_same_file(frec, foreign.import_back(source, tmp_path / "b.frec"))
 
 
 def test_what_mds_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -185,10 +182,6 @@ def test_what_mds_cannot_hold_is_refused(tmp_path: Path) -> None:
         "f": fr.list_("bool"),
     }
     assert set(MDS.refuse(fr.Schema(schema))) == {"a", "b", "c", "d"}
-    columns = {"e": np.ones((2, 3), bool), "f": [[True], []]}
-    frec = foreign.write_frec(tmp_path / "a.frec", {"e": schema["e"], "f": schema["f"]}, columns)
-    source = open_source(MDS, foreign.export(MDS, frec, tmp_path / "mds"))
-    foreign.assert_same_file(frec, foreign.import_back(source, tmp_path / "b.frec"))
     with pytest.raises(ValueError, match="shard_size=5000000000"):
         MDS.create(str(tmp_path / "x"), fr.Schema(schema), {}, {"shard_size": "5000000000"})
 
@@ -220,7 +213,7 @@ def test_damaged_shards_never_crash(tmp_path: Path) -> None:
     folder = copy(tmp_path)
     shard = folder / "shard.00001.mds"
     places = range(16), range(shard.stat().st_size)
-    bad, errors = foreign.damaged(MDS, folder, shard, lambda number: places[number % 3 > 0], 150)
+    bad, errors = exchanging.damaged(MDS, folder, shard, lambda number: places[number % 3 > 0], 150)
     assert bad > 10
     assert errors > 3
 
@@ -240,7 +233,7 @@ def test_values_that_cannot_be_read_are_bad_records(tmp_path: Path) -> None:
     at = json.loads((folder / "index.json").read_text())["shards"][0]["samples"]
     change(second, b'{"a": [%d, null]}' % at, b'{"a": [%d, nil!]}' % at)
     source = open_source(MDS, folder)
-    bad = foreign.bad(source)
+    bad = exchanging.bad_records(source)
     assert list(bad) == [0, at]
     assert bad[0].startswith("field 'text': 'utf-8' codec")
     assert bad[at].startswith("field 'meta': Expecting value")
@@ -271,14 +264,14 @@ def write_by_hand(folder: Path, encoding: str, values: list[bytes]) -> Path:
 def test_pickles_are_never_run(tmp_path: Path) -> None:
     values = [pickle.dumps({"a": 1}), pickle.dumps(Hostile(tmp_path / "hacked")), pickle.dumps({"a": 2})]
     source = open_source(MDS, write_by_hand(tmp_path / "mds", "pkl", values))
-    assert list(foreign.bad(source)) == [1]
+    assert list(exchanging.bad_records(source)) == [1]
     assert not (tmp_path / "hacked").exists()
 
 
 def test_lengths_in_values_are_checked(tmp_path: Path) -> None:
     arrays = [b"\x08\x04\x02ab", b"", b"\x63\x04", b"\x08", b"\x08\x07" + b"\xff" * 8, b"\x08\x04\x09ab"]
     source = open_source(MDS, write_by_hand(tmp_path / "a", "ndarray", arrays))
-    assert list(foreign.bad(source)) == [1, 2, 3, 4, 5]
+    assert list(exchanging.bad_records(source)) == [1, 2, 3, 4, 5]
     pictures = [
         struct.pack("<III", 2, 1, 1) + b"Lab",
         struct.pack("<III", 2**32 - 1, 2**32 - 1, 3) + b"RGB",
@@ -286,10 +279,10 @@ def test_lengths_in_values_are_checked(tmp_path: Path) -> None:
         b"\1",
     ]
     source = open_source(MDS, write_by_hand(tmp_path / "b", "pil", pictures))
-    assert list(foreign.bad(source)) == [1, 2, 3]
+    assert list(exchanging.bad_records(source)) == [1, 2, 3]
     lists = [bytes(8), b"\0\0\0\0\xff\xff\xff\xff", b"\0\0\0\0\1\0\0\0\2\0\0\0x"]
     source = open_source(MDS, write_by_hand(tmp_path / "c", "list[jpeg]", lists))
-    assert list(foreign.bad(source)) == [1, 2]
+    assert list(exchanging.bad_records(source)) == [1, 2]
 
 
 def test_an_encoding_that_is_not_known_comes_in_as_bytes(tmp_path: Path) -> None:

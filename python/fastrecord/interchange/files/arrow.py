@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.format import Setting
 from fastrecord.interchange.infer import SAMPLE, most_images, renamed
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, SourceField, converted
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, DamageError, Rows, SourceField, converted
 from fastrecord.interchange.stored import is_stored, open_file
 from fastrecord.schema import FieldType, array, list_
 
@@ -49,6 +49,7 @@ STRUCTS = Setting(
 )
 
 _Feature: TypeAlias = Mapping[str, Any]
+F = TypeVar("F")
 
 
 def arrow() -> Any:
@@ -88,6 +89,11 @@ class ArrowFile(ABC):
     @abstractmethod
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Yield record batches with some columns from a record on, each of about `ROWS_BYTES`."""
+
+    def take(self, rows: NDArray[np.int64], names: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches with some records; `rows` ascend."""
+        del rows, names
+        raise Code.SOURCE.error(f"{self.path}: indices select records of Arrow files only")
 
     def nulls(self, name: str, column: str) -> int | None:
         """Return the number of nulls in a part of a column, which is the column itself or a member; None: unknown."""
@@ -203,7 +209,7 @@ class IpcFile(ArrowFile):
                     yield rows.slice(at, step)
 
     def take(self, rows: NDArray[np.int64], names: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches with some records; `rows` ascend."""
+        """See `ArrowFile.take`."""
         numbers = np.searchsorted(self._ends, rows, "right")
         wanted = set(numbers.tolist())
         with self._open(names) as (reader, _):
@@ -311,10 +317,8 @@ class ArrowSource(CountedSource):
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
-        at = start
-        for file, batch in self._batches(start, self._of(names)):
-            yield from self._rows_of(batch, file, at, names)
-            at += batch.num_rows
+        for number, (file, batch) in self._batches(start, self._of(names)):
+            yield from self._rows_of(batch, file, number, names)
 
     def fill(self, name: str, value: Any) -> bool:
         """Take a value for nulls."""
@@ -334,50 +338,47 @@ class ArrowSource(CountedSource):
         """Return the columns of the files that hold fields."""
         return list(dict.fromkeys(self._columns[name].of for name in names))
 
-    def _batches(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """Yield (number of the file, record batch)."""
+    def _batches(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, tuple[ArrowFile, Any]]]:
+        """Yield record batches: the number of the first record, the file, and the batch."""
         if self._indices is not None:
-            yield from self._selected(start, names)
-            return
-        for file, first in self.shards(start):
-            at = max(start, first)
-            try:
-                for batch in self._files[file].batches(at - first, names):
-                    yield file, batch
-                    at += batch.num_rows
-            except (arrow().ArrowException, UnicodeDecodeError) as err:
-                raise self._damaged(at, err) from err
-            except OSError as err:  # pyarrow raises it for damage too, then without errno
-                raise (err if err.errno else self._damaged(at, err)) from err
-            if at != self.firsts[file + 1] or self._files[file].broken is not None:
-                raise self._damaged(at, self._files[file].broken or "the file ends before its last record")
+            return self._selected(start, self._indices, names)
+        files = dict(zip(self.paths, self._files, strict=True))
 
-    def _selected(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        pa, at, step = arrow(), start, SAMPLE
-        assert self._indices is not None  # noqa: S101 - the caller has checked
-        while at < len(self._indices):
-            rows = self._indices[at : at + step]
+        def read(path: str, skip: int) -> Iterator[tuple[int, Any]]:
+            file, count = files[path], skip
+            yield skip, None
+            with damage():
+                for batch in file.batches(skip, names):
+                    yield batch.num_rows, (file, batch)
+                    count += batch.num_rows
+            if count != file.rows or file.broken is not None:
+                raise DamageError(file.broken or "the file ends before its last record")
+
+        return self.runs(start, read)
+
+    def _selected(
+        self, at: int, indices: NDArray[np.int64], names: Sequence[str]
+    ) -> Iterator[tuple[int, tuple[ArrowFile, Any]]]:
+        step = SAMPLE
+        while at < len(indices):
+            rows = indices[at : at + step]
             order = np.argsort(rows, kind="stable")
             ascending = rows[order]
             files = np.searchsorted(self.firsts, ascending, "right") - 1
+            parts: list[Any] = []
             try:
-                parts: list[Any] = []
-                for number in np.unique(files).tolist():
-                    file = self._files[number]
-                    if not isinstance(file, IpcFile):
-                        raise Code.SOURCE.error(f"{file.path}: indices select records of Arrow files only")
-                    parts.extend(file.take(ascending[files == number] - self.firsts[number], names))
-                back = np.empty(len(rows), np.int64)
-                back[order] = np.arange(len(rows))
-                batch = pa.concat_batches(parts).take(pa.array(back))
-            except pa.ArrowException as err:
-                raise self._damaged(at, err) from err
-            yield 0, batch
+                with damage():
+                    for number in np.unique(files).tolist():
+                        parts += self._files[number].take(ascending[files == number] - self.firsts[number], names)
+                    batch = arrow().concat_batches(parts).take(arrow().array(np.argsort(order)))
+            except DamageError as err:
+                raise self.damaged(at, err) from err
+            yield at, (self._files[0], batch)
             at += len(rows)
             step = int(min(max(ROWS_BYTES * len(rows) // max(batch.nbytes, 1), 1), ROWS))
 
-    def _rows_of(self, batch: Any, file: int, start: int, names: Sequence[str]) -> Iterator[Rows]:
-        columns = self._columns if file == 0 else self._columns_of(self._files[file])
+    def _rows_of(self, batch: Any, file: ArrowFile, start: int, names: Sequence[str]) -> Iterator[Rows]:
+        columns = self._columns if file is self._files[0] else self._columns_of(file)
         readers = {}
         for name in names:
             column = columns[name]
@@ -410,7 +411,7 @@ class ArrowSource(CountedSource):
             files = []
         if not (names or files) or not self.firsts[-1]:
             return
-        for _, batch in self._batches(0, self._of([*names, *files])):
+        for _, (_, batch) in self._batches(0, self._of([*names, *files])):
             for name in files:
                 paths = _member("path")(batch.column(name)).slice(0, SAMPLE).to_pylist()
                 if all(paths) and len(set(paths)) == len(paths):
@@ -456,11 +457,6 @@ class ArrowSource(CountedSource):
         self.classes = classes.get(label)
         return fields
 
-    def _damaged(self, number: int, reason: object) -> Exception:
-        return Code.SOURCE.error(
-            f"{self.place(number)}: {reason}: get the file again, or import the files before and after it"
-        )
-
 
 def open_files(paths: Sequence[str], *, marked: bool = False) -> list[ArrowFile]:
     """Open Parquet files and Arrow IPC files and streams.
@@ -473,27 +469,45 @@ def open_files(paths: Sequence[str], *, marked: bool = False) -> list[ArrowFile]
         FastRecordError: a file is damaged, or of another kind.
         OSError: a file cannot be read.
     """
-    pa = arrow()
-    files: list[ArrowFile] = []
-    for path in paths:
-        with open_file(path) as file:
-            head = file.read(16)
-        try:
-            if head.startswith(b"PAR1"):
-                files.append(ParquetFile(path))
-            elif is_stored(path) and (head.startswith(b"ARROW1") or is_stream(head)):
-                raise Code.SOURCE.error(f"{path}: Arrow IPC files are mapped into memory: copy it here first")
-            elif head.startswith(b"ARROW1") or is_stream(head):
-                files.append(IpcFile(path, marked=marked))
-            else:
-                kind = {b"PARE": "an encrypted Parquet file", b"FEA1": "a Feather file of version 1", b"": "empty"}
-                what = kind.get(head[:4], "neither Parquet nor Arrow IPC")
-                raise Code.SOURCE.error(f"{path}: the file is {what}: leave it out, or write it again as Parquet")
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
-            if isinstance(err, OSError) and err.errno:
-                raise
-            raise Code.SOURCE.error(f"{path}: {err}: the file is damaged or cut short; get it again") from err
-    return files
+    return [_open(path, marked=marked) for path in paths]
+
+
+def _open(path: str, *, marked: bool) -> ArrowFile:
+    with open_file(path) as file:
+        head = file.read(16)
+    if head.startswith(b"PAR1"):
+        return opened(path, ParquetFile)
+    if head.startswith(b"ARROW1") or is_stream(head):
+        if is_stored(path):
+            raise Code.SOURCE.error(f"{path}: Arrow IPC files are mapped into memory: copy it here first")
+        return opened(path, partial(IpcFile, marked=marked))
+    kinds = {b"PARE": "an encrypted Parquet file", b"FEA1": "a Feather file of version 1", b"": "empty"}
+    what = kinds.get(head[:4], "neither Parquet nor Arrow IPC")
+    raise Code.SOURCE.error(f"{path}: the file is {what}: leave it out, or write it again as Parquet")
+
+
+def opened(path: str, kind: Callable[[str], F]) -> F:
+    """Return a file, which is closed again.
+
+    Raises:
+        FastRecordError: it is damaged.
+    """
+    try:
+        with damage():
+            return kind(path)
+    except DamageError as err:
+        raise Code.SOURCE.error(f"{path}: {err}: the file is damaged or cut short; get it again") from err
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Make a `DamageError` of what pyarrow raises for damage."""
+    try:
+        yield
+    except (arrow().ArrowException, UnicodeDecodeError) as err:
+        raise DamageError(str(err)) from err
+    except OSError as err:
+        raise (err if err.errno else DamageError(str(err))) from err
 
 
 def _loose(kind: FieldType) -> str:
@@ -530,12 +544,9 @@ def _parts(name: str, kind: Any, feature: _Feature | None, *, structs: bool) -> 
     for member in kind:
         inner = _parts(f"{name}.{member.name}", member.type, _member_feature(feature, member.name), structs=True)
         for part, column in inner.items():
-            found[part] = replace(column, of=name, pick=partial(_both, _member(member.name), column.pick))
+            take, pick = _member(member.name), column.pick
+            found[part] = replace(column, of=name, pick=lambda values, take=take, pick=pick: pick(take(values)))
     return found
-
-
-def _both(first: Callable[[Any], Any], second: Callable[[Any], Any], values: Any) -> Any:
-    return second(first(values))
 
 
 def _member(name: str) -> Callable[[Any], Any]:
@@ -572,7 +583,8 @@ def _column(kind: Any, feature: _Feature | None) -> _Column:
     types = pa.types
     name = feature.get("_type") if feature is not None else None
     if isinstance(kind, pa.FixedShapeTensorType):
-        return _Column(array(_number(kind.value_type), _permuted(kind)), _tensors)
+        shape = [kind.shape[axis] for axis in kind.permutation or range(len(kind.shape))]
+        return _Column(array(_number(kind.value_type), shape), _tensors)
     if isinstance(kind, pa.BaseExtensionType):
         inner = _column(kind.storage_type, feature)
         if kind.extension_name == "arrow.json":
@@ -607,9 +619,9 @@ def _column(kind: Any, feature: _Feature | None) -> _Column:
             return _Column(array(*fixed), lambda values: _arrays(values, fixed[1]))
     if _is_list(kind):
         features = feature.get("feature") if feature is not None else None
-        found = _list(kind.value_type, features if isinstance(features, dict) else None)
-        if found is not None:
-            return found
+        item = _column(kind.value_type, features if isinstance(features, dict) else None)
+        if item.type.name not in ("json", "list"):
+            return _Column(list_(item.type), lambda values: _lists(values, item), certain=item.certain)
     if types.is_temporal(kind) or types.is_decimal(kind):
         return _Column(FieldType("string"), _texts)
     return _Column(FieldType("json"), _plain)
@@ -665,15 +677,6 @@ def _number(kind: Any) -> str | None:
     if kind is None or not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return None
     return _NUMBERS.get(str(kind), str(kind))
-
-
-def _list(kind: Any, feature: _Feature | None) -> _Column | None:
-    """Return how lists with items of a type are read; None for items that only JSON can hold."""
-    inner = _column(kind, feature)
-    if inner.type.name in ("json", "list"):
-        return None
-
-    return _Column(list_(inner.type), lambda values: _lists(values, inner), certain=inner.certain)
 
 
 def _lists(values: Any, inner: _Column) -> list[Sequence[Any]]:
@@ -767,11 +770,6 @@ def _arrays(values: Any, shape: Sequence[int | None]) -> Any:
 def _numbers(values: Any) -> NDArray[Any]:
     found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return found
-
-
-def _permuted(kind: Any) -> list[int]:
-    order = kind.permutation or range(len(kind.shape))
-    return [kind.shape[axis] for axis in order]
 
 
 def _tensors(values: Any) -> NDArray[Any]:

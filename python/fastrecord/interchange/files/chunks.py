@@ -16,15 +16,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord.errors import Code
-from fastrecord.interchange.infer import SAMPLE, renamed, usual_type
+from fastrecord.interchange.infer import SAMPLE, renamed, type_of
 from fastrecord.interchange.libraries import library
-from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, SourceField, converted
+from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, DamageError, Rows, SourceField, converted
 from fastrecord.interchange.stored import open_file, size_of
 from fastrecord.schema import FieldType, array
 
 _Ints: TypeAlias = NDArray[np.int64]
-_DAMAGED = "the file is damaged or cut short; get it again, or import the files before and after it"
 # Values of at most so many bytes are gathered by indices, larger ones by copying each.
 _SMALL = 64
 FRAMED = b"LDFZ01\0\0"
@@ -306,7 +304,7 @@ class ChunkSource(CountedSource):
         headless: bool = False,
     ) -> None:
         super().__init__([file.path for file in files], [file.count for file in files])
-        self._files = files
+        self._files = {file.path: file for file in files}
         self._headless = headless
         self._parts = parts
         self.metadata = metadata
@@ -317,20 +315,16 @@ class ChunkSource(CountedSource):
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
-        at = start
-        for block in self._blocks(start):
+        for at, block in self.runs(start, self._blocks):
             yield from self._rows(block, at, names)
-            at += len(block.starts)
 
-    def _blocks(self, start: int) -> Iterator[Block]:
-        at = start
-        for file, first in self.shards(start):
-            try:
-                for block in self._files[file].blocks(at - first):
-                    yield block
-                    at += len(block.starts)
-            except ValueError as err:
-                raise Code.SOURCE.error(f"{self.place(at)}: {err}: {_DAMAGED}") from err
+    def _blocks(self, path: str, skip: int) -> Iterator[tuple[int, Block | None]]:
+        yield skip, None
+        try:
+            for block in self._files[path].blocks(skip):
+                yield len(block.starts), block
+        except ValueError as err:
+            raise DamageError(str(err)) from err
 
     def _rows(self, block: Block, start: int, names: Sequence[str]) -> Iterator[Rows]:
         places, good = self._divide(block)
@@ -369,20 +363,14 @@ class ChunkSource(CountedSource):
         names = [part.name for part in self._parts if part.type is None]
         if not names:
             return
-        block = next((block for block in self._blocks(0) if len(block.starts)), None)
+        _, block = next(self.runs(0, self._blocks), (0, None))
         if block is None:
             return
         part_of = {part.name: part for part in self._parts}
         first = Block(block.memory, block.starts[:SAMPLE], block.ends[:SAMPLE])
         for name in names:  # each on its own: what one cannot hold says nothing of the others
             values = [value for rows in self._rows(first, 0, [name]) for value in rows.columns[name]]
-            kind = usual_type(values) if values else FieldType("json")
-            if kind is None:
-                found = sorted({type(value).__name__ for value in values})
-                raise Code.MIXED_FIELDS.error(
-                    f"{self.paths[0]}: field {name!r}: its first {len(values)} values are of several types, "
-                    f"{', '.join(found)}: write them with one type"
-                )
+            kind = type_of(values, name, self.paths[0]) if values else FieldType("json")
             if part_of[name].pictures and kind.shape is not None:
                 kind = array(kind.dtype, (None, None, *kind.shape[2:]))
             part_of[name].type = kind

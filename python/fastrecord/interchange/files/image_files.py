@@ -66,8 +66,7 @@ class ImageFiles(Source):
     def prepare(self, stored: Mapping[str, Any] | None, *, skip: bool, progress: Callable[[int], None]) -> None:  # noqa: ARG002
         """Raise the error for the first known bad file."""
         if self.listing.bad and not skip:
-            at = next(i for i, key in enumerate(self.listing.keys) if key in self.listing.bad)
-            raise Code.BAD_FILE.error(f"{self.place(at)}: {self.listing.bad[self.listing.keys[at]]}: {BAD_WAY_OUT}")
+            self.listing.refuse_bad()
 
     def refuse_output(self, out: str) -> None:
         """Refuse a place in a class folder."""
@@ -157,9 +156,6 @@ class ImageFiles(Source):
                 where = f"line {self.listing.lines[number]}, column {field.name!r}"
                 bad.setdefault(number, f"{where}: the cell is empty: --fill puts a value in its place")
         return values
-
-
-BAD_WAY_OUT = "repair or remove it, or leave out all that are bad with `--bad-files skip`"
 
 
 def _parsed(cell: str) -> Any:

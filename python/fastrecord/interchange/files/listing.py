@@ -21,6 +21,7 @@ _INT64 = range(-(2**63), 2**63)
 
 UNREADABLE = "cannot be read"
 """Begins the reason for a file that the system does not let us read, so that its type is unknown."""
+BAD_WAY_OUT = "repair or remove it, or leave out all that are bad with `--bad-files skip`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,12 @@ class Listing:
             lines=self.lines[start:stop],
             columns={name: cells[start:stop] for name, cells in self.columns.items()},
         )
+
+    def refuse_bad(self) -> None:
+        """Raise the error for the first known bad file."""
+        for position, key in enumerate(self.keys):
+            if key in self.bad:
+                raise Code.BAD_FILE.error(f"{self.describe(position)}: {self.bad[key]}", way_out=BAD_WAY_OUT)
 
     def path(self, position: int) -> str:
         """Return the path to open for the file at `position`."""

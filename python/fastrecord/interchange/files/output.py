@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from fastrecord.interchange.destination import Destination
 from fastrecord.interchange.files.blocks import COMPRESSED
 from fastrecord.interchange.libraries import library
 
@@ -124,3 +125,19 @@ class Output:
         if stream is not None and self._below is not None:
             stream.close()
             self._below.close()
+
+
+class OutputDestination(Destination):
+    """A destination that writes each file in order."""
+
+    def begin(self, path: str) -> None:
+        """Begin a file."""
+        self._out = Output(path)
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        self._out.close()
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._out.abort()
