@@ -136,7 +136,7 @@ def lists() -> Fields:
 # have in any case; and no place for types and metadata.
 BARE = {"recordio": ("blob", "data", {"id", "label"})}
 # Formats with settings whose exports come back too.
-FORMATS = [(name, {}) for name in registry.names(writes=True) if name != "folder"] + [
+FORMATS: list[tuple[str, dict[str, str]]] = [(name, {}) for name in registry.names(writes=True) if name != "folder"] + [
     ("parquet", {"images": "binary", "compression": "none"}),
     ("arrayrecord", {"compression": "zstd"}),
     ("lmdb", {"subdir": "yes"}),

@@ -409,6 +409,8 @@ def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
 class TFRecordDestination(OutputDestination):
     """A TFRecord file that is being written, without compression."""
 
+    _first = True
+
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         self._features = [_Feature.of(name, kind) for name, kind in card.schema.items()]
         self._card = _entry(CARD, delimited(_BYTES, delimited(1, card.to_json().encode())))

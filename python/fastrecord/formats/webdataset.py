@@ -261,6 +261,8 @@ class TarSource(ShardedSource):
 class TarDestination(OutputDestination):
     """Archives that are being written, as ustar, or pax for long names and others than ASCII."""
 
+    _last: str | None = None
+
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         schema = card.schema
         self._keyed = "key" in schema and schema["key"].name == "string"
@@ -294,7 +296,7 @@ class TarDestination(OutputDestination):
     def begin(self, path: str) -> None:
         """Begin a file."""
         super().begin(path)
-        self._last: str | None = None
+        self._last = None
         self._member(_CARD_NAME, self._card)
 
     def _member(self, name: str, data: bytes | memoryview) -> None:

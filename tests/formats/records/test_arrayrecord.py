@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_examples_come_in_by_feature(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"compression": "zstd"}])
-def test_the_library_reads_an_export(tmp_path: Path, settings: dict[str, str]) -> None:
+def test_the_library_reads_an_export(tmp_path: Path, settings: dict[str, Any]) -> None:
     schema, columns = exchanging.every_type()
     del schema["boxes"], columns["boxes"]
     frec = exchanging.write_file(tmp_path / "a.frec", schema, columns)

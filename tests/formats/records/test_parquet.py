@@ -298,7 +298,7 @@ def test_what_is_not_parquet_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"images": "binary", "compression": "none"}])
-def test_the_library_reads_an_export(tmp_path: Path, settings: dict[str, str]) -> None:
+def test_the_library_reads_an_export(tmp_path: Path, settings: dict[str, Any]) -> None:
     schema, columns = exchanging.every_type()
     frec = exchanging.write_file(tmp_path / "a.frec", schema, columns)
     exchanging.export(frec, PARQUET, path := tmp_path / "a.parquet", **settings)

@@ -544,9 +544,12 @@ def _parts(name: str, kind: Any, feature: _Feature | None, *, structs: bool) -> 
     for member in kind:
         inner = _parts(f"{name}.{member.name}", member.type, _member_feature(feature, member.name), structs=True)
         for part, column in inner.items():
-            take, pick = _member(member.name), column.pick
-            found[part] = replace(column, of=name, pick=lambda values, take=take, pick=pick: pick(take(values)))
+            found[part] = replace(column, of=name, pick=partial(_both, _member(member.name), column.pick))
     return found
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any], values: Any) -> Any:
+    return second(first(values))
 
 
 def _member(name: str) -> Callable[[Any], Any]:
@@ -583,8 +586,8 @@ def _column(kind: Any, feature: _Feature | None) -> _Column:
     types = pa.types
     name = feature.get("_type") if feature is not None else None
     if isinstance(kind, pa.FixedShapeTensorType):
-        shape = [kind.shape[axis] for axis in kind.permutation or range(len(kind.shape))]
-        return _Column(array(_number(kind.value_type), shape), _tensors)
+        sizes = [kind.shape[axis] for axis in kind.permutation or range(len(kind.shape))]
+        return _Column(array(_number(kind.value_type), sizes), _tensors)
     if isinstance(kind, pa.BaseExtensionType):
         inner = _column(kind.storage_type, feature)
         if kind.extension_name == "arrow.json":
