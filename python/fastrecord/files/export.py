@@ -159,7 +159,7 @@ def check_format(name: str, shard_size: int | None, settings: Mapping[str, str])
     if shard_size is None:
         return kind, values
     integer("shard_size", shard_size, 1)
-    if not kind.several_files(sharded=True):
+    if not kind.shards:
         if "shard_size" not in kind.settings:
             raise ValueError(f"{kind.title} cannot be divided into shards: leave out shard_size (--shard-size)")
         values["shard_size"] = str(shard_size)
@@ -238,7 +238,7 @@ def _write(
     """Write all records into one file, or into a folder of shards."""
     stem, ending = _shard_name(staging.target, kind)
     shards = (os.path.join(staging.path, f"{stem}-{number:05d}{ending}") for number in count())
-    several = kind.several_files(sharded=shard_size is not None)
+    several = kind.shards and shard_size is not None
     if several:
         os.mkdir(staging.path)
     destination = create(next(shards) if several else staging.path)

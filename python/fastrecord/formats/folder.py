@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.image_files import ImageFiles
 from fastrecord.interchange.files.listing import list_csv, list_folder
 from fastrecord.interchange.format import Format, Found, Setting
@@ -23,12 +24,19 @@ if TYPE_CHECKING:
     from fastrecord.interchange.destination import Destination, Refusal
 
 
+def _destination(path: str, card: Card, settings: Mapping[str, str]) -> Destination:  # noqa: ARG001
+    from fastrecord.interchange.files.class_folders import FolderDestination  # with numpy
+
+    return FolderDestination(path, card.schema, card.metadata)
+
+
 class FolderFormat(Format):
     """A folder of images."""
 
     name = "folder"
     title = "a folder of images"
-    writes = True
+    destination = staticmethod(_destination)
+    shards = False
     stored = True
     settings: Mapping[str, Setting] = {
         "list": Setting(
@@ -74,22 +82,6 @@ class FolderFormat(Format):
             elif name not in (image, "label", "key"):
                 refused[name] = "a file holds one image, its folder the label, and its name the key"
         return refused
-
-    def create(
-        self,
-        path: str,
-        schema: Schema,
-        metadata: Mapping[str, object],
-        settings: Mapping[str, str],  # noqa: ARG002
-    ) -> Destination:
-        """Create the folder."""
-        from fastrecord.interchange.files.class_folders import FolderDestination  # with numpy
-
-        return FolderDestination(path, schema, metadata)
-
-    def several_files(self, *, sharded: bool) -> bool:  # noqa: ARG002 - a folder is not divided
-        """Return False."""
-        return False
 
 
 FORMATS = [FolderFormat()]

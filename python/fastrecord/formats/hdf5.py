@@ -441,7 +441,6 @@ class Hdf5(Format):
     name = "hdf5"
     destination = Hdf5Destination
     title = _WHAT
-    writes = True
     suffixes = (".h5", ".hdf5", ".he5", ".hdf")
     settings: Mapping[str, Setting] = {
         "group": Setting("read the data sets of this group, such as /train; by default of the whole file"),

@@ -645,7 +645,6 @@ class Lmdb(Format):
     name = "lmdb"
     destination = LmdbDestination
     title = "LMDB"
-    writes = True
     suffixes = (".lmdb", ".mdb")
     settings: Mapping[str, Setting] = {
         "values": Setting(

@@ -334,7 +334,7 @@ class MdsFormat(Format):
     name = "mds"
     destination = _Destination
     title = "MosaicML MDS"
-    writes = True
+    shards = False
     stored = True
     settings: Mapping[str, Setting] = {"shard_size": Setting("size of a shard of an export in bytes: 64 MiB")}
 
@@ -355,11 +355,6 @@ class MdsFormat(Format):
     def refuse(self, schema: Schema) -> Refusal:
         """See `Format.refuse`."""
         return {name: f"MDS has no {kind}" for name, kind in schema.items() if _encoding(kind) is None}
-
-    def several_files(self, *, sharded: bool) -> bool:
-        """See `Format.several_files`: it divides its records itself."""
-        del sharded
-        return False
 
 
 FORMATS = [MdsFormat()]

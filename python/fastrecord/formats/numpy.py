@@ -379,7 +379,6 @@ class Numpy(Format):
     name = "numpy"
     destination = NumpyDestination
     title = "NumPy"
-    writes = True
     suffixes = (".npz", ".npy")
     settings: Mapping[str, Setting] = {
         "arrays": Setting("read these arrays, named with commas between them; by default all")

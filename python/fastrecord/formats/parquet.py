@@ -146,7 +146,6 @@ class ParquetFormat(Format):
     name = "parquet"
     destination = _Destination
     title = "Apache Parquet, Arrow IPC"
-    writes = True
     stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {

@@ -272,7 +272,6 @@ class RecordIOFormat(Format):
     name = "recordio"
     destination = RecordIODestination
     title = "MXNet RecordIO"
-    writes = True
     stored = True
     suffixes = (".rec",)
     settings: Mapping[str, Setting] = {

@@ -529,7 +529,6 @@ class TFRecordFormat(Format):
     name = "tfrecord"
     destination = TFRecordDestination
     title = "TFRecord (tf.train.Example)"
-    writes = True
     stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {

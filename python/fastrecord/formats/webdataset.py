@@ -447,7 +447,6 @@ class TarFormat(Format):
     name = "webdataset"
     destination = TarDestination
     title = "WebDataset (tar)"
-    writes = True
     stored = True
     suffixes = _SUFFIXES
     settings: Mapping[str, Setting] = {

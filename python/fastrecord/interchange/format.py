@@ -86,23 +86,29 @@ class Format(ABC):
     Attributes:
         name: Its name, as in `--format`.
         title: Its name for people.
-        reads: Whether records come in from it.
-        writes: Whether records go out to it.
         settings: Its settings, by name.
         stored: Whether sources may be URLs of stores: every file is opened by `stored.open_file`.
-        destination: Makes a destination of its path, schema and metadata, and settings.
+        destination: Makes a destination of its path, schema and metadata, and settings; None: records
+            only come in.
+        shards: Whether `--shard-size` makes an export a folder of several files: `Destination.next_shard`
+            begins another one when the values of a file would exceed that size. A format that divides
+            its records itself has a setting "shard_size" instead, of bytes as decimal digits.
         suffixes: Ends of the names of its files, such as ".tar", for a folder or a pattern that
             holds several. The first one ends the names of shards that are written.
     """
 
     name: str
     title: str
-    reads: bool = True
-    writes: bool = False
     stored: bool = False
     settings: Mapping[str, Setting] = {}
     destination: Callable[[str, Card, Mapping[str, str]], Destination] | None = None
+    shards: bool = True
     suffixes: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether records go out to it."""
+        return self.destination is not None
 
     def check_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return settings given by a caller.
@@ -159,13 +165,3 @@ class Format(ABC):
         if self.destination is None:
             raise NotImplementedError
         return self.destination(path, Card(schema, dict(metadata)), settings)
-
-    def several_files(self, *, sharded: bool) -> bool:
-        """Return whether the export makes a folder of several files, given whether `--shard-size` is.
-
-        The export then calls `create` for the first file, and `Destination.next_shard` when the
-        values of a file would exceed that size. A format with one file or folder that cannot be
-        divided returns False, and `--shard-size` is refused. A format that divides its records
-        itself returns False and has a setting "shard_size": it gets the bytes as decimal digits.
-        """
-        return sharded

@@ -126,5 +126,4 @@ def type_of(values: Sequence[Any], name: str, where: str) -> FieldType:
 
 
 def _described(value: Any) -> str:
-    array = isinstance(value, np.ndarray)
-    return f"{value.dtype} of {value.ndim} dimensions" if array else type(value).__name__
+    return f"{value.dtype} of {value.ndim} dimensions" if kind_of(value) == "array" else type(value).__name__

@@ -92,11 +92,11 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
     found = Found.at(path)
     formats, broken = _loaded()
     for each in formats:
-        why = _why(each, found) if each.reads else None
+        why = _why(each, found)
         if why is not None:
             return each, why
     for each in formats:
-        files = (file for file in found.names if each.reads and file.endswith(each.suffixes))
+        files = (file for file in found.names if file.endswith(each.suffixes))
         for file in islice(files, 1):
             why = _why(each, found.inside(file))
             if why is not None:

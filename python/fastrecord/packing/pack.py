@@ -206,8 +206,6 @@ def open_source(given: Input, fields: Fields, *, exact: bool, skip: bool) -> Ite
     located_at = [located(Url(path), given.store) for path in named]
     paths: str | list[str] = located_at[0] if len(located_at) == 1 else located_at
     found, why = _recognised(paths) if given.format == "auto" else (load(given.format), "")
-    if not found.reads:
-        raise Code.UNKNOWN_FORMAT.error(f"records cannot be read from the format {found.name}")
     if not found.stored and any(map(is_stored, located_at)):
         raise Code.SOURCE.error(
             f"{located_at[0]}: {found.title} is read from files of this machine: copy it here first"

@@ -289,7 +289,7 @@ def export(disk: Path, work: Path) -> None:
             continue
         kind = registry.load(name)
         command = ("export", path, out, "-f", name, *(f"--drop={field}" for field in kind.refuse(SCHEMA)))
-        sharded = ["--shard-size", "100kB"] if kind.several_files(sharded=True) else []
+        sharded = ["--shard-size", "100kB"] if kind.shards else []
         for options in (sharded, ["--overwrite"]):
             ballast = Ballast(disk)
             before = ballast.others()
