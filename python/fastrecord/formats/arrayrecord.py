@@ -23,8 +23,8 @@ from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat
 from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.protobuf import head
-from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE
+from fastrecord.interchange.format import Found, Setting
+from fastrecord.interchange.infer import SAMPLE, common_type
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, Source, SourceField
@@ -217,6 +217,3 @@ class ArrayRecordFormat(TFRecordFormat):
         files = [_File(path) for path in paths]
         kind = settings.get("records") or ("example" if _are_examples(files) else "bytes")
         return _Examples(files, settings) if kind == "example" else _Values(files)
-
-
-FORMATS: list[Format] = [ArrayRecordFormat()]

@@ -249,6 +249,3 @@ def _value(field: _Field, head: Sequence[int], data: memoryview) -> Any:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-FORMATS = [BetonFormat()]

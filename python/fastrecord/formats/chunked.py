@@ -373,5 +373,3 @@ _DECODERS: Mapping[str, Callable[[memoryview, int, Mapping[str, Any]], bytes | m
     "blosc": partial(_numcodecs, "blosc"),
     "zstd": partial(_numcodecs, "zstd"),
 }
-
-FORMATS = [Zarr(), N5()]

@@ -251,6 +251,3 @@ def _class_names(files: _Files) -> dict[str, list[str]]:
 
 def _str(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-FORMATS = [Cifar()]

@@ -82,6 +82,3 @@ class FolderFormat(Format):
             elif name not in (image, "label", "key"):
                 refused[name] = "a file holds one image, its folder the label, and its name the key"
         return refused
-
-
-FORMATS = [FolderFormat()]

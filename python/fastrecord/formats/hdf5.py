@@ -473,6 +473,3 @@ class Hdf5(Format):
             elif any(other.startswith(f"{name}/") for other in schema):
                 refused[name] = "it is also a group of other fields"
         return refused
-
-
-FORMATS = [Hdf5()]

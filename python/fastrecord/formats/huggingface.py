@@ -156,6 +156,3 @@ def _json(folder: str, name: str) -> Any:
             return json.load(file)
     except ValueError as err:
         raise Code.SOURCE.error(f"{path}: not JSON: {err}: save the data set again") from err
-
-
-FORMATS = [HuggingFaceFormat()]

@@ -200,6 +200,3 @@ def _shard(paths: Sequence[str]) -> Shard:
             file.close()
 
     return Shard(files[0].path, columns, close=close)
-
-
-FORMATS = [Idx()]

@@ -281,6 +281,3 @@ def _string(data: memoryview, at: int) -> tuple[str, int]:
     if size > len(data) - at - 4:
         raise ValueError("the value is cut short")
     return text(data[at + 4 : at + 4 + size]), at + 4 + size
-
-
-FORMATS = [LitDataFormat()]

@@ -669,6 +669,3 @@ class Lmdb(Format):
     def refuse(self, schema: Schema) -> Refusal:  # noqa: ARG002
         """LMDB holds all fields."""
         return {}
-
-
-FORMATS = [Lmdb()]

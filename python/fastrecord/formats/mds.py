@@ -355,6 +355,3 @@ class MdsFormat(Format):
     def refuse(self, schema: Schema) -> Refusal:
         """See `Format.refuse`."""
         return {name: f"MDS has no {kind}" for name, kind in schema.items() if _encoding(kind) is None}
-
-
-FORMATS = [MdsFormat()]

@@ -414,6 +414,3 @@ class Numpy(Format):
             elif "/" in name or "\0" in name or name in (".", "..", CARD) or name.endswith((_OFFSETS, _SHAPES)):
                 refused[name] = "it cannot be the name of a file"
         return refused
-
-
-FORMATS = [Numpy()]

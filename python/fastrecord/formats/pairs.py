@@ -201,6 +201,3 @@ def _pixels(sizes: Any) -> FieldType:
 
     distinct = np.unique(sizes, axis=0).tolist()
     return array("uint8", (*distinct[0], 3) if len(distinct) == 1 else (None, None, 3))
-
-
-FORMATS = (Pairs(),)

@@ -174,6 +174,3 @@ class ParquetFormat(Format):
         """See `Format.refuse`."""
         reasons = {name: _refusal(kind) for name, kind in schema.items()}
         return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-FORMATS = [ParquetFormat()]

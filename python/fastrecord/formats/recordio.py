@@ -315,6 +315,3 @@ class RecordIOFormat(Format):
         if payload is None:
             refused |= dict.fromkeys(schema, "a record has one image, or bytes, and there is none")
         return refused
-
-
-FORMATS = [RecordIOFormat()]

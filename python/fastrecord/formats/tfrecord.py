@@ -562,6 +562,3 @@ class TFRecordFormat(Format):
             for name, kind in schema.items()
             if kind.item is not None and kind.item.name == "array"
         }
-
-
-FORMATS = [TFRecordFormat()]

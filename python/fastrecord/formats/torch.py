@@ -188,6 +188,3 @@ def _blocked(text: str) -> str:
     """Return the name that torch refused, from its message."""
     _, found, after = text.partition("Unsupported global: GLOBAL ")
     return after.split()[0] if found else ""
-
-
-FORMATS = [Torch()]

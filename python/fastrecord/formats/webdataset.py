@@ -489,6 +489,3 @@ class TarFormat(Format):
             if other != name:
                 refused[name] = f"as an extension, which has no capitals, it is the same as the field {other!r}"
         return refused
-
-
-FORMATS = [TarFormat()]

@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 GROUP = "fastrecord.formats"
 _log = logging.getLogger("fastrecord.formats")
-# Name -> its module in fastrecord.formats, whose `FORMATS` lists the instances. The order is the
-# order in which a source is looked at: formats with an unmistakable sign come first.
-_MODULES = {
-    "litdata": "litdata",
-    "mds": "mds",
-    "huggingface": "huggingface",
-    "zarr": "chunked",
-    "n5": "chunked",
-    "beton": "beton",
-    "arrayrecord": "arrayrecord",
-    "hdf5": "hdf5",
-    "parquet": "parquet",
-    "numpy": "numpy",
-    "lmdb": "lmdb",
-    "cifar": "cifar",
-    "torch": "torch",
-    "webdataset": "webdataset",
-    "recordio": "recordio",
-    "tfrecord": "tfrecord",
-    "idx": "idx",
-    "folder": "folder",
-    "pairs": "pairs",
+# Name -> its module in fastrecord.formats, and its class. The order is the order in which a source
+# is looked at: formats with an unmistakable sign come first.
+_OWN = {
+    "litdata": "litdata:LitDataFormat",
+    "mds": "mds:MdsFormat",
+    "huggingface": "huggingface:HuggingFaceFormat",
+    "zarr": "chunked:Zarr",
+    "n5": "chunked:N5",
+    "beton": "beton:BetonFormat",
+    "arrayrecord": "arrayrecord:ArrayRecordFormat",
+    "hdf5": "hdf5:Hdf5",
+    "parquet": "parquet:ParquetFormat",
+    "numpy": "numpy:Numpy",
+    "lmdb": "lmdb:Lmdb",
+    "cifar": "cifar:Cifar",
+    "torch": "torch:Torch",
+    "webdataset": "webdataset:TarFormat",
+    "recordio": "recordio:RecordIOFormat",
+    "tfrecord": "tfrecord:TFRecordFormat",
+    "idx": "idx:Idx",
+    "folder": "folder:FolderFormat",
+    "pairs": "pairs:Pairs",
 }
 
 
 def names(*, writes: bool = False) -> list[str]:
     """Return the names of all formats, or of those that can be written."""
     if not writes:
-        return sorted({*_MODULES, *_others()})
+        return sorted({*_OWN, *_others()})
     return sorted(each.name for each in _loaded()[0] if each.writes)
 
 
@@ -59,10 +59,10 @@ def load(name: str) -> Format:
     Raises:
         FastRecordError: the name is unknown, or its package cannot be imported.
     """
-    if name in _MODULES:
-        module = import_module(f"fastrecord.formats.{_MODULES[name]}")
-        formats: Sequence[Format] = module.FORMATS
-        return next(each for each in formats if each.name == name)
+    if name in _OWN:
+        module, _, kind = _OWN[name].partition(":")
+        own: Format = getattr(import_module(f"fastrecord.formats.{module}"), kind)()
+        return own
     if name not in _others():
         raise Code.UNKNOWN_FORMAT.error(f"no format is called {name!r}: the formats are {', '.join(names())}")
     try:
@@ -115,7 +115,7 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
 def _loaded() -> tuple[list[Format], list[FastRecordError]]:
     """Return the formats, those of other packages first, and why some cannot be imported."""
     formats, broken = [], []
-    for name in [*_others(), *_MODULES]:
+    for name in [*_others(), *_OWN]:
         try:
             formats.append(load(name))
         except FastRecordError as err:
@@ -138,7 +138,7 @@ def _why(each: Format, found: Found) -> str | None:
 def _others() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # takes longer than a folder of images needs
 
-    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _MODULES}
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _OWN}
 
 
 def _package(name: str) -> str:
