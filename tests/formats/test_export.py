@@ -167,12 +167,6 @@ def test_wrong_usage_ends_with_status_2(rows: Path, tmp_path: Path, options: lis
     assert message in failed("export", rows, tmp_path / "out", *options, status=2)
 
 
-def test_an_unknown_format_is_named_with_those_that_exist(rows: Path, tmp_path: Path) -> None:
-    message = failed("export", rows, tmp_path / "out", "-f", "xml")
-    assert "no format is called 'xml': the formats are " in message
-    assert "jsonlines" in message
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "in.frec: No such file or directory"), (b"other", "in.frec: "), (b"cut", "in.frec: ")],

@@ -60,9 +60,7 @@ def load(name: str) -> Format:
         FastRecordError: the name is unknown, or its package cannot be imported.
     """
     if name in _OWN:
-        module, _, kind = _OWN[name].partition(":")
-        own: Format = getattr(import_module(f"fastrecord.formats.{module}"), kind)()
-        return own
+        return _own(name)
     if name not in _others():
         raise Code.UNKNOWN_FORMAT.error(f"no format is called {name!r}: the formats are {', '.join(names())}")
     try:
@@ -132,6 +130,13 @@ def _why(each: Format, found: Found) -> str | None:
         if each.stored or not is_stored(found.path):
             raise
         return None
+
+
+@cache
+def _own(name: str) -> Format:
+    module, _, kind = _OWN[name].partition(":")
+    found: Format = getattr(import_module(f"fastrecord.formats.{module}"), kind)()
+    return found
 
 
 @cache

@@ -10,7 +10,7 @@ from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
 from fastrecord import FastRecordError
-from fastrecord.formats.folder import FolderFormat
+from fastrecord.interchange import registry
 from tests.support.formats.exchanging import picture, write_file
 from tests.support.packing import pack_with
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_a_file_is_an_error_that_leaves_nothing(
 
 
 def test_other_fields_are_refused_by_name() -> None:
-    folder = FolderFormat()
+    folder = registry.load("folder")
     fields = FIELDS | {"mask": fr.image(), "text": fr.string()}
     assert folder.refuse(fr.Schema(fields)).keys() == {"mask", "text"}
     assert folder.refuse(fr.Schema({"data": fr.bytes_()})).keys() == {"data"}

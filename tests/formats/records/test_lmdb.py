@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import os
 import pickle
 import struct
@@ -29,48 +28,8 @@ from tests.support.formats.exchanging import (
 )
 
 LMDB = registry.load("lmdb")
-# What pyarrow.serialize of pyarrow 10 wrote, which newer versions lack: zlib, base85.
-SERIALIZED = {
-    "img_label": (
-        "c-oayy-ve05I!e?SS6}FR47A-4h$I>Ld65{7##sALXqgy4DHSXFz^t41Rj8~55T~qAk266ISN(^;wszs^WAr6UrO{-"
-        "EM%{UjI$<G&?%jeh6Yg?Y=Wh+XR^aB=i8UHu%;#Sh4>PzYXB;-"
-        "AKOjGRL|C7dkhJW_Woi9y&Uix!CfthK2fLkxal0eOTndBFI<Cbim&aOHMySoCcg7fHyzYv?kCTgaILxIhxk%BH08oU>IU1Z&&fDv7Ugg"
-        "cd&ECHMvY-=tOMc(5seOW_rgZr-{+JgIhp(Ud2N;FWhv-fCRR8mN;8*#+fR4`yKvLvnI7bA)!-XA8|c9=ckcTz(RX7aTq$Rm?IMa-"
-        "QGON0YdJ6ETt)a*glEa4dyGjOPyUJj%MP4sgqZJQ-`n-wLvz3Dn$0mi+$H=Uf9vlXNm@{<"
-    ),
-    "pair": (
-        "c-"
-        "pm7u};G<5Is9?VuDq9h){$WI%Z4}NNn^&Sdpj%6a4@_fPsOL58z|?1U{l86X9%M8s};?2#Jdl`|S7b>~|M{V3NiT?MVPw@0DO6hZ$&`p"
-        "$UaPpr`Sx=!?rVZoj(@y?KrE1+BTb8UYRY_v^=v3-#K0><$AI=OV0|3g>kc-x6+lj<FDP(+#<rDAygnE&1!s?F0Dpx?6-"
-        "(r*giBSkmP<BW|zB@-"
-        "px>6vPMN?)Dit!f~pIBPjm|?pxf^n7Qz(S<*Cc>I6smXQ;!K2(g_RIH5`y9}P0)W3<p)iN5hwakY9Q%>)dlqq$&feO?P=vkX_Wep#^nh"
-        "Vh$3?wp+~Wqe;w;N=9r#|W{H5u`W#!5r@k;yRs<>!g&|$c$KX)TQtk*CTT}-iz!1NMm3;$$BPUZwae0qNab-MEIcxs@=Y;ZI-"
-        "wb?{|H$P%=}qywFGG@qg;qPV1LFC-iHXPIaOm59yap=(pdOx&P<$Uv(|F?KMqSl#ND9W3}RpA1oL~%m"
-    ),
-    "keys": (
-        "c-n<gyA8rH5IrXbLS!Kq5lTr(X%Gb^1qCCp00mNzkYE&spkM%oU<3xCgJ=5^94ms0&i8xw$sJLf-k_r(($30BQJ;F0K?4a1n_y*lCBJa"
-        "9w8^kWCDaM~67UN=WxLv+&K7#{*akyfXYKu}fL;dmHREQ6XbDUe^qK~}wqV2d{=7Soo7et@pSr8(-"
-        "Pe+~M^XO^#}?o#;!lqeT^QT%fw)E_L#Kh;lI9)yoU$WFy6?O9jqtTCDH`+Um8(XnbTu~3rE=KHUBTYw#yb+hEr)?#`!kkxUme|FN4Sz@"
-        "%5u`o=gCC*CaSZF@-6kFIlCy1r+@J2pZpplglJ)sC?{c@na!KK{ObDwoj*8u"
-    ),
-    "len": (
-        "c-n<f!3_c-5FGCCBo|_MTnrBj@M)~TLTtdqpFVtAo)3$$109y-g2cp4V0Q*~U<de)H{-"
-        "<|1dZ?*uz+L5FqRlZj=R;JwB|c|iB^&IR=JMr#<f#?K3%R5jij8Fl0vx))q7^GF8yPpz2$7L{SHg*hdIcfC*pyu7nEl(Cgs>@<p0>2OL"
-        "IS%C&eCXo!pBWdMg@nc4}np#f9X}Q9U!2m$s@4@0zpF_#c{k@^qv7E6g9<S98|<2Ou{ahy"
-    ),
-    "np": (
-        "c-o~@zi-n(6n+=mtyLLhiK;RZNF5kDWQdcL28p3#28N8;nn*-yL_n5mp+sWHz`)pnKOh4`2L{HB89H`gU|?WiVC>M5f!aLZy-Ti-BL?+"
-        "Z=lk)#_r33a0^GD5?aBcNWp4`t*Z>cFY@rDk`+z+k|1SM;nCj`TJjdSM2-"
-        "~|fR>3kxzCG%Xh9_x3HM^GBB?gG+TyX^3*p3YTkZ^GwV2+qe%Jm4xs)X~fd_~X<OM>ML1DoU<rh}J7jwoB@^^Cj)w?o+Wb%}-"
-        ";;3;Afg}cM&`vJ=~%R53W&H0b@>A-4zUiU{Q1%8p)*XM`g@IoVp_U&W&f_`7c3LB<|<tJjQS-F-"
-        "MgNfAgEVpY(vh`Ye=zm|L<t_T>S;=}g06rq-"
-        "yP<i{(A*;~bG?0ea@9$-X|Jj|RcyNIg)Zp_afrWezJ3mE^uJLUCp6}uF)gWN13!=|&Wzj-EV&EqK5UY9rQutNh70tE=qd7S%3B)J9ab@"
-        "sCB~KC>fU!9#a&ncJ9P5{$p(%qIj)v3#TNDh`3e+o!=+IBC5*S^q0!dkG^b_Wki9=4!$nl<yShuY*4bk5EymMk{x;+9Fn@>nyHxA5(_{"
-        "W)7Jtn0kC}hW;-"
-        "}0%W%=GQ{3*kqF852>jP*Y;zB%JtFunzg|4j9L19Ok<v(32QE5TPv;zbGmfB7o6<hyNty(U6b9Cr=IVfTgXQ0EZhW)5M=Z^LO$z0c44Y"
-        "5yphq?2TD1b@Nr80R34TebZs@#A{!AU<fuaii8~)|<musqvn`KiF?o*|qB"
-    ),
-}
+# What pyarrow.serialize of pyarrow 10 wrote, which newer versions lack.
+DATA = Path(__file__).parent / "data" / "lmdb"
 Entries = Mapping[bytes, bytes]
 
 
@@ -191,7 +150,7 @@ def test_pickled_objects_have_a_field_for_each_part(tmp_path: Path) -> None:
 
 
 def serialized(name: str) -> bytes:
-    return zlib.decompress(base64.b85decode(SERIALIZED[name]))
+    return zlib.decompress((DATA / f"{name}.zlib").read_bytes())
 
 
 def test_what_pyarrow_serialized_is_read_too(tmp_path: Path) -> None:

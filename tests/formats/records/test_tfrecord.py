@@ -21,7 +21,7 @@ from tfrecord.writer import TFRecordWriter
 
 import fastrecord as fr
 from fastrecord import FastRecordError
-from fastrecord.formats.tfrecord import TFRecordFormat, TFRecordSource
+from fastrecord.formats.tfrecord import TFRecordSource
 from fastrecord.interchange import registry
 from tests.support.formats.exchanging import (
     assert_round_trip,
@@ -34,7 +34,7 @@ from tests.support.formats.exchanging import (
     write_file,
 )
 
-TFRECORD = TFRecordFormat()
+TFRECORD = registry.load("tfrecord")
 
 
 def opened(*paths: Path, **settings: str) -> TFRecordSource:

@@ -18,7 +18,7 @@ import zstandard
 
 import fastrecord as fr
 from fastrecord import FastRecordError
-from fastrecord.formats.webdataset import TarFormat, TarSource
+from fastrecord.formats.webdataset import TarSource
 from fastrecord.interchange import registry
 from tests.support.formats.exchanging import (
     assert_round_trip,
@@ -32,7 +32,7 @@ from tests.support.formats.exchanging import (
 )
 from tests.support.packing import pack_with
 
-TAR = TarFormat()
+TAR = registry.load("webdataset")
 COUNT = 100
 
 
