@@ -23,7 +23,7 @@ GROUP = "fastrecord.formats"
 _log = logging.getLogger("fastrecord.formats")
 # Name -> its module in fastrecord.formats, and its class. The order is the order in which a source
 # is looked at: formats with an unmistakable sign come first.
-_OWN = {
+_MODULES = {
     "litdata": "litdata:LitDataFormat",
     "mds": "mds:MdsFormat",
     "huggingface": "huggingface:HuggingFaceFormat",
@@ -49,7 +49,7 @@ _OWN = {
 def names(*, writes: bool = False) -> list[str]:
     """Return the names of all formats, or of those that can be written."""
     if not writes:
-        return sorted({*_OWN, *_others()})
+        return sorted({*_MODULES, *_others()})
     return sorted(each.name for each in _loaded()[0] if each.writes)
 
 
@@ -59,7 +59,7 @@ def load(name: str) -> Format:
     Raises:
         FastRecordError: the name is unknown, or its package cannot be imported.
     """
-    if name in _OWN:
+    if name in _MODULES:
         return _own(name)
     if name not in _others():
         raise Code.UNKNOWN_FORMAT.error(f"no format is called {name!r}: the formats are {', '.join(names())}")
@@ -113,7 +113,7 @@ def recognise(source: str | Sequence[str]) -> tuple[Format, str]:
 def _loaded() -> tuple[list[Format], list[FastRecordError]]:
     """Return the formats, those of other packages first, and why some cannot be imported."""
     formats, broken = [], []
-    for name in [*_others(), *_OWN]:
+    for name in [*_others(), *_MODULES]:
         try:
             formats.append(load(name))
         except FastRecordError as err:
@@ -134,7 +134,7 @@ def _why(each: Format, found: Found) -> str | None:
 
 @cache
 def _own(name: str) -> Format:
-    module, _, kind = _OWN[name].partition(":")
+    module, _, kind = _MODULES[name].partition(":")
     found: Format = getattr(import_module(f"fastrecord.formats.{module}"), kind)()
     return found
 
@@ -143,7 +143,7 @@ def _own(name: str) -> Format:
 def _others() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # takes longer than a folder of images needs
 
-    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _OWN}
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _MODULES}
 
 
 def _package(name: str) -> str:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from fastrecord import FastRecordError
-from fastrecord.formats.idx import FORMATS
 from fastrecord.interchange import registry
 from tests.support.formats.exchanging import assert_same, take
 
-IDX = FORMATS[0]
+IDX = registry.load("idx")
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 IMAGES = np.arange(50 * 6, dtype=np.uint8).reshape(50, 3, 2)
 LABELS = np.arange(50) % 10

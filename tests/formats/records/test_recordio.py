@@ -15,7 +15,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord import FastRecordError
-from fastrecord.formats.recordio import FORMATS, RecordIOSource
+from fastrecord.formats.recordio import RecordIOSource
 from fastrecord.interchange import registry
 from tests.support.formats.exchanging import (
     assert_round_trip,
@@ -28,7 +28,7 @@ from tests.support.formats.exchanging import (
     write_file,
 )
 
-RECORDIO = FORMATS[0]
+RECORDIO = registry.load("recordio")
 MAGIC = b"\x0a\x23\xd7\xce"
 
 
