@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,18 @@ from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import first_few, infer_fields, most_images
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import Bad, CountedSource, DamageError, Rows, Source, SourceField, gather
+from fastrecord.interchange.source import (
+    ROWS,
+    ROWS_BYTES,
+    Bad,
+    CountedSource,
+    DamageError,
+    Rows,
+    Source,
+    SourceField,
+    converted,
+    gather,
+)
 from fastrecord.schema import FieldType, Schema
 
 KEY = "__key__"
@@ -70,6 +82,8 @@ _VIEWED = 1 << 12
 _DEPTH = 32
 
 _Values = dict[str, Any]
+# Keys and values of records that follow each other.
+_Run = list[tuple[bytes, memoryview]]
 
 
 def _files(source: str | Sequence[str]) -> list[str]:
@@ -94,7 +108,7 @@ class _Shard:
     def __init__(self, path: str, pages: Pages) -> None:
         self._path, self.pages = path, pages
         found = [each for each in map(self.pages.find, _SPECIAL) if each is not None]
-        self.special = {entry.key: self.pages.read(entry) for _, entry in found}
+        self.special = {key: pages.read(at, size) for _, (key, at, size, _) in found}
         # Numbers of the special entries among all.
         self._skipped = sorted(number for number, _ in found)
         self.count = self.pages.count - len(found)
@@ -125,33 +139,34 @@ class _Shard:
         for number in range(start, self.count):
             if not self._at[number]:
                 raise self._missing
-            yield Entry(self.key(number), self._at[number], self._sizes[number], is_tree=False)
+            yield self.key(number), self._at[number], self._sizes[number], False
 
     def key(self, number: int) -> bytes:
         """Return the key of a record."""
-        return self._key(number) if self._key is not None else next(self._in_order(number)).key
+        return self._key(number) if self._key is not None else next(self._in_order(number))[0]
 
     def _in_order(self, start: int) -> Iterator[Entry]:
         for number in self._skipped:
             start += number <= start
         for entries in self.pages.entries(start):
             for entry in entries:
-                if entry.is_tree:
+                key, _, _, is_tree = entry
+                if is_tree:
                     raise Code.SOURCE.error(
-                        f"{self._path}: key {entry.key!r} is a database of its own: name it with --set database=NAME"
+                        f"{self._path}: key {key!r} is a database of its own: name it with --set database=NAME"
                     )
-                if entry.key not in self.special:
+                if key not in self.special:
                     yield entry
 
     def _index(self, number_of: Callable[[bytes], int | None]) -> bytes | None:
         """Note where values are, in 12 bytes for each; return a key that has no number, if there is one."""
         at, sizes = array("Q", bytes(8 * self.count)), array("I", bytes(4 * self.count))
         try:
-            for entry in self._in_order(0):
-                number = number_of(entry.key)
+            for key, place, size, _ in self._in_order(0):
+                number = number_of(key)
                 if number is None:
-                    return entry.key
-                at[number], sizes[number] = entry.at, entry.size
+                    return key
+                at[number], sizes[number] = place, size
         except DamageError as err:
             self._missing = err  # which ends the source at the first record that is missing
         self._at, self._sizes = at, sizes
@@ -190,7 +205,13 @@ class LmdbSource(CountedSource):
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records."""
-        return gather(self._records(start, names), start, names)
+        for first, run in self._runs(start):
+            if self._whole:  # no work for each of them
+                keys, values = [key for key, _ in run], [value for _, value in run]
+                parts = dict.fromkeys(names, partial(_part, values)) | {KEY: partial(self._texts, keys)}
+                yield from converted(first, len(run), {name: parts[name] for name in names})
+            else:
+                yield from gather((self._record(key, value, names) for key, value in run), first, names)
 
     def place(self, number: int) -> str:
         """Return file, number and key of a record."""
@@ -203,28 +224,39 @@ class LmdbSource(CountedSource):
         """Close the files."""
         self._files.close()
 
-    def _entries(self, start: int) -> Iterator[tuple[bytes, memoryview]]:
-        """Yield keys and values."""
+    def _runs(self, start: int) -> Iterator[tuple[int, _Run]]:
+        """Yield the number of the first record of each run, and keys and values."""
 
-        def read(path: str, skip: int) -> Iterator[tuple[int, tuple[bytes, memoryview] | None]]:
-            shard = self._shards[path]
+        def read(path: str, skip: int) -> Iterator[tuple[int, _Run | None]]:
+            shard, run, nbytes = self._shards[path], list[tuple[bytes, memoryview]](), 0
             yield skip, None
-            for entry in shard.entries(skip):
-                yield 1, (entry.key, shard.pages.read(entry))
-
-        return (entry for _, entry in self.runs(start, read))
-
-    def _records(self, start: int, names: Sequence[str]) -> Iterator[list[Any] | Bad]:
-        for key, value in self._entries(start):
             try:
-                record = self._split(value)
-                if KEY in names:
-                    record[KEY] = self._text(key)
-                yield [record[name] for name in names]
-            except KeyError as err:
-                yield Bad(f"it has no field {err}")
-            except (ValueError, TypeError, RecursionError) as err:
-                yield Bad(str(err))
+                for key, at, size, _ in shard.entries(skip):
+                    run.append((key, shard.pages.read(at, size)))
+                    nbytes += size
+                    if nbytes >= ROWS_BYTES or len(run) == ROWS:
+                        yield len(run), run
+                        run, nbytes = [], 0
+            except DamageError:
+                yield len(run), run
+                raise
+            yield len(run), run
+
+        return ((number, run) for number, run in self.runs(start, read) if run)
+
+    def _record(self, key: bytes, value: memoryview, names: Sequence[str]) -> list[Any] | Bad:
+        try:
+            record = self._split(value)
+            if KEY in names:
+                record[KEY] = self._text(key)
+            return [record[name] for name in names]
+        except KeyError as err:
+            return Bad(f"it has no field {err}")
+        except (ValueError, TypeError, RecursionError) as err:
+            return Bad(str(err))
+
+    def _texts(self, keys: Sequence[bytes], first: int, end: int) -> list[str | bytes]:
+        return [self._text(key) for key in keys[first:end]]
 
     def _text(self, key: bytes) -> str | bytes:
         text = _key_text(key) if self._text_keys else key
@@ -238,7 +270,7 @@ class LmdbSource(CountedSource):
         kept = card.more.get("values") if card is not None else None
         if layout == "auto":
             layout = kept if kept in _SPLIT else _recognise([value for _, value in samples], self.paths[0])
-        self._split = _SPLIT[layout]
+        self._split, self._whole = _SPLIT[layout], layout in ("image", "bytes")
         if card is not None:
             self.metadata = card.metadata
             if layout == kept:
@@ -284,11 +316,15 @@ class LmdbSource(CountedSource):
     def _few(self) -> Iterator[tuple[bytes, memoryview]]:
         """Yield records until there is enough to see their layout."""
         room = _SAMPLE_BYTES
-        for key, value in self._entries(0):
+        for key, value in chain.from_iterable(run for _, run in self._runs(0)):
             yield key, value
             room -= len(value)
             if room <= 0:
                 return
+
+
+def _part(values: Sequence[memoryview], first: int, end: int) -> Sequence[memoryview]:
+    return values[first:end]
 
 
 def _recognise(values: Sequence[memoryview], path: str) -> str:

@@ -12,7 +12,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from fastrecord.interchange.source import DamageError
 
@@ -33,13 +33,8 @@ _DUPLICATED = "it keeps several values for one key (dupsort): write them to a da
 _NONE = (1 << 64) - 1
 
 
-class Entry(NamedTuple):
-    """A key, where its value is in the file, and whether that is another database."""
-
-    key: bytes
-    at: int
-    size: int
-    is_tree: bool
+# A key, the first byte of its value in the file, the size of that, and whether it is another database.
+Entry: TypeAlias = tuple[bytes, int, int, bool]
 
 
 class Pages:
@@ -67,10 +62,10 @@ class Pages:
             self._number, self._page = -1, b""
             self._walk(self._newest())
             if database is not None:
-                _, found = self.find(database.encode()) or (0, None)
-                if found is None or not found.is_tree:
+                _, (_, at, size, is_tree) = self.find(database.encode()) or (0, (b"", 0, 0, False))
+                if not is_tree:
                     raise DamageError(f"it holds no database {database!r}")
-                self._walk(self.read(found))
+                self._walk(self.read(at, size))
         except BaseException:
             self.close()
             raise
@@ -87,7 +82,7 @@ class Pages:
         """
         leaf = max(bisect_right(self._keys, key) - 1, 0)
         entries = self._entries(self._leaves[leaf]) if self._keys else ()
-        return next(((self._firsts[leaf] + at, each) for at, each in enumerate(entries) if each.key == key), None)
+        return next(((self._firsts[leaf] + at, each) for at, each in enumerate(entries) if each[0] == key), None)
 
     def entries(self, start: int) -> Iterator[Sequence[Entry]]:
         """Yield the entries from a number on in the order of the keys, page by page.
@@ -102,19 +97,19 @@ class Pages:
         if self._broken is not None:
             raise self._broken
 
-    def read(self, entry: Entry) -> memoryview:
-        """Return a value.
+    def read(self, at: int, size: int) -> memoryview:
+        """Return a value, by its first byte and its size.
 
         Raises:
             DamageError: its pages are damaged or missing.
         """
-        number, inside = divmod(entry.at, self.page_size)
+        number, inside = divmod(at, self.page_size)
         if number == self._number:
-            return memoryview(self._page)[inside : inside + entry.size]
+            return memoryview(self._page)[inside : inside + size]
         if inside != _PAGE.size:
-            return memoryview(self._pread(entry.size, entry.at))
+            return memoryview(self._pread(size, at))
         # No entry begins there, so the value has pages of its own.
-        data = self._pread(inside + entry.size, entry.at - inside)
+        data = self._pread(inside + size, at - inside)
         own, _, flags, pages = _OVERFLOW.unpack_from(data)
         if own != number or not flags & _LONG or pages * self.page_size < len(data):
             raise DamageError(f"page {number:,} does not begin a long value")
@@ -164,7 +159,7 @@ class Pages:
                 if flags & _BRANCH:
                     todo += [(self._child(page, at), depth + 1) for at in reversed(places)]
                 elif places:
-                    self._keys.append(self._entries(number, 1)[0].key)
+                    self._keys.append(self._entries(number, 1)[0][0])
                     self._leaves.append(number)
                     self._firsts.append(found)
                     found += len(places)
@@ -213,5 +208,5 @@ class Pages:
             value = begin + start
             if flags == _BIG:
                 value = int.from_bytes(page[start : start + 8], "little") * size + _PAGE.size
-            entries.append(Entry(page[at + 8 : start], value, length, flags == _TREE_NODE))
+            entries.append((page[at + 8 : start], value, length, flags == _TREE_NODE))
         return entries
