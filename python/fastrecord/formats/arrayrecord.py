@@ -24,7 +24,7 @@ from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Found, Setting
-from fastrecord.interchange.infer import SAMPLE, common_type
+from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
 from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, ROWS_BYTES, CountedSource, Rows, Source, SourceField
