@@ -140,8 +140,8 @@ def test_lent_memory_of_several_types_is_filled_in_place(patches: Path) -> None:
     assert memory[1].tolist() == [1, 0, 0, 1, 0, 0]
     with pytest.raises(ValueError, match=r"6 rows need buffers of .* bytes"):
         loading.submit(0, 0, rows, None, memory[:1])
-    with pytest.raises(ValueError, match="6 rows and 6 positions"):
-        loading.submit(0, 0, rows, rows)
+    with pytest.raises(ValueError, match="6 rows and 3 positions"):
+        loading.submit(0, 0, rows, rows[:3])
     loading.close()
 
 
