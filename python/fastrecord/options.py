@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
@@ -127,8 +127,9 @@ def _shared(source: Any) -> Any:
 
 
 def _evaluated(annotation: Any, source: Source) -> Any:
-    # Not `get_type_hints`: other parameters may have types that are imported for type checkers only.
-    return eval(annotation, vars(sys.modules[source.__module__])) if isinstance(annotation, str) else annotation
+    # Alone: other parameters may have types that are imported for type checkers only.
+    alone = SimpleNamespace(__annotations__={"it": annotation})
+    return get_type_hints(alone, vars(sys.modules[source.__module__]))["it"]
 
 
 @cache
