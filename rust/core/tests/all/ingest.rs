@@ -116,7 +116,7 @@ fn an_interrupt_ends_it_between_two_records_and_the_writer_goes_on() {
     assert!(matches!(outcome, Ok(_) | Err(Error::Interrupted)), "{outcome:?}");
     let done = writer.len() as usize;
     let more = append_files(&mut writer, &paths[done..], OnError::Raise, |number| label(done + number), &never);
-    assert_eq!(more.unwrap(), []);
+    assert!(more.unwrap().is_empty());
     writer.close().unwrap();
     assert_holds(&out, &files.iter().map(|(_, bytes)| &bytes[..]).enumerate().collect::<Vec<_>>());
 }
