@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -276,7 +276,11 @@ def _options(
             flags = [f"{flag(name)}/--no-{flag(name)[2:]}" if negatable else f"--no-{flag(name)[2:]}"]
             more |= {} if negatable else {"callback": lambda _, __, off: False if off else None}
     elif Mapping in origins:
-        more |= {"multiple": True, "callback": _pairs, "metavar": more["metavar"] or "NAME=VALUE"}
+        more |= {
+            "multiple": True,
+            "callback": partial(_pairs, or_names=Sequence in origins),
+            "metavar": more["metavar"] or "NAME=VALUE",
+        }
     elif Literal in origins:
         more["type"] = click.Choice(get_args(kinds[origins.index(Literal)]))
     elif name in _REPEATED:
@@ -298,15 +302,21 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME=VALUE,NAME=VALUE, given once or several times; a value may have commas: arrays=x,y."""
+def _pairs(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...], *, or_names: bool = False
+) -> dict[str, str] | list[str]:
+    """Parse NAME=VALUE,NAME=VALUE, given once or several times; a value may have commas: arrays=x,y.
+
+    With `or_names` also NAME,NAME, which becomes a list.
+    """
+    alone = or_names and bool(values) and not any("=" in text for text in values)
     pairs: dict[str, str] = {}
     for text in map(readable, values):
-        for item in re.split(r",(?=[^,=]+=)", text):
+        for item in re.split("," if alone else r",(?=[^,=]+=)", text):
             name, equals, value = (part.strip() for part in item.partition("="))
-            if not (name and equals and value):
+            if not (name and (alone or (equals and value))):
                 raise click.BadParameter(f"{item!r} is not NAME=VALUE", ctx, param)
             if name in pairs:
                 raise click.BadParameter(f"{name!r} is given twice", ctx, param)
             pairs[name] = value
-    return pairs
+    return list(pairs) if alone else pairs

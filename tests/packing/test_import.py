@@ -87,6 +87,13 @@ def test_images_are_changed_as_by_pack(source: Path, out: Path) -> None:
         assert bytes(reader[0]["image"]).startswith(b"P6")
 
 
+def test_names_alone_keep_these_fields(source: Path, out: Path) -> None:
+    for more in (["image,label"], ["image", "--map", "label"]):
+        good("import", source, out, "--overwrite", "--map", *more)
+        with fr.Reader(out) as reader:
+            assert list(reader.schema) == ["image", "label"]
+
+
 def test_a_preview_shows_fields_and_records_and_writes_nothing(source: Path, tmp_path: Path) -> None:
     preview = show(source)
     assert (preview.format, preview.records, len(preview.first)) == ("made", N, 3)
@@ -286,7 +293,9 @@ pack_with({str(source)!r}, {str(out)!r}, commit_bytes=1000, progress=stop)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--map", "image"], "'image' is not NAME=VALUE"),
+        (["--map", "image,x=x"], "'image' is not NAME=VALUE"),
+        (["--map", "image,"], "'' is not NAME=VALUE"),
+        (["--map", "image,image"], "'image' is given twice"),
         (["--map", "a=x,a=count"], "'a' is given twice"),
         (["--type", "x=integer"], "'integer' is no type"),
         (["--set", "speed=3"], "made by the tests has no setting 'speed': its settings are counted"),
