@@ -258,8 +258,8 @@ def select(
     Raises:
         SchemaError: the condition cannot be parsed, a field does not exist, or the files differ in
             their fields; labels cannot be renumbered.
-        FastRecordError: no record has a key of `keys` or `drop_keys` (names them); more shards than
-            records; a file is `out` itself.
+        FastRecordError: no record has a key of `keys` or `drop_keys` (names them); no record meets
+            the conditions; more shards than records; a file is `out` itself.
         FileExistsError, LockedError, CorruptFileError, OSError, KeyboardInterrupt: as `merge`.
 
     After an error no new file is left, and with `overwrite` the old files stay.
@@ -276,6 +276,8 @@ def select(
             if wanted is not None:
                 selection = _with_keys(selection, wanted, op)
         files, total = selection.shards, len(selection)
+        if not total and (where, keys, drop_keys) != (None, None, None):
+            raise Code.NOTHING_FOUND.error(f"{files.paths[0]}: no record meets the conditions: nothing is written")
         parts = [Part(path, 0, total)]
         if shards is not None:
             parts = as_set(parts_of(path, even_ends(total, shards, path)))
