@@ -124,7 +124,7 @@ def test_a_run_of_files_comes_a_few_at_a_time_also_to_a_worker_that_replaces_a_k
 
 
 def test_folders_without_files(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(fr.FastRecordError, match="the folder is empty"):
+    with pytest.raises(FileNotFoundError, match="does not exist in the store"):
         pack(stored(server), tmp_path / "set")
     server.put("images/a.jpg", encode(0))
     with pytest.raises(fr.FastRecordError, match="no class folders, only 1 file"):

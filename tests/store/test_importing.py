@@ -85,6 +85,8 @@ def test_what_a_store_cannot_give_is_said(url: str, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     assert "HDF5 is read from files of this machine: copy it here first" in failed("import", f"{url}/a.h5", out)
     assert "does not exist" in failed("import", f"{url}/nothing.tar", out, "--format", "webdataset")
+    for name in ("nothing.tar", "nothing"):
+        assert f"{url}/{name}: does not exist in the store" in failed("import", f"{url}/{name}", out)
     assert "no such files" in failed("import", f"{url}/x*.tar", out)
     assert not out.exists()
 

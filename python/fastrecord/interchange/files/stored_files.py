@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Self
@@ -66,10 +67,12 @@ def list_bucket(store: RemoteFolder, *, allow_empty_classes: bool = False) -> St
         allow_empty_classes: As in `list_folder`.
 
     Raises:
-        FileNotFoundError: there is no such bucket.
+        FileNotFoundError: the store has nothing there.
         FastRecordError: as in `list_folder`; the store does not answer.
     """
     classes, objects = store.tree()
+    if not classes and not objects:
+        raise FileNotFoundError(errno.ENOENT, "does not exist in the store", str(store.url).rstrip("/"))
     # Tools make an empty object for a folder; its name comes without the slash at its end.
     folders = {*classes}
     for path, _ in objects:
