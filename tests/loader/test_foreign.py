@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -144,6 +144,30 @@ def test_more_pixels_than_allowed_and_grey_of_16_bits_are_errors_as_with_other_k
         with warned():
             ((images, _),) = make(path, image=Resize((43, 61)), flip=False, sixteen_bit=name)
         assert np.array_equal(images[0, 0].numpy(), wanted[:, :, 0])
+
+
+GREY: dict[str, tuple[bytes, str, tuple[Literal["scale", "clip"], ...]]] = {
+    "JPEG 2000": (save(Image.fromarray(wide(1)[:, :, 0]), "JPEG2000"), "JPEG2000 of 16", ("scale", "clip")),
+    "TIFF of integers": (save(Image.fromarray(wide(1)[:, :, 0].astype(np.int32)), "TIFF"), "TIFF of 32", ("clip",)),
+    "TIFF of floats": (save(Image.fromarray(wide(1)[:, :, 0].astype(np.float32)), "TIFF"), "TIFF of 32", ("clip",)),
+    "PGM": (b"P5 61 43 65535 " + wide(1)[:, :, 0].astype(">u2").tobytes(), "P[PN]M of 16", ("scale", "clip")),
+}
+
+
+@pytest.mark.parametrize("kind", GREY)
+@pytest.mark.filterwarnings("ignore:fastrecord cannot decode")
+def test_a_data_set_makes_grey_of_many_bits_into_what_a_loader_does_and_says_how(tmp_path: Path, kind: str) -> None:
+    data, name, ways = GREY[kind]
+    path = write_payloads(tmp_path / "train.frec", [photo(0), data])
+    for decode in ("pil", fr.Decoding()):
+        with pytest.raises(fr.errors.DecodeError, match=rf"record 1, .*field image: a grey {name} bits.*FR515") as told:
+            fr.FastRecordDataset(path, decode=decode)[1]
+        assert ('"scale"' in str(told.value)) == ("scale" in ways)
+    for way in ways:
+        images, _ = next(iter(make(path, 2, image=Resize((43, 61)), flip=False, sixteen_bit=way)))
+        dataset = fr.FastRecordDataset(path, decode=fr.Decoding(sixteen_bit=way))
+        assert torch.equal(dataset[1][0], images[1])
+        assert torch.equal(dataset.__getitems__([0, 1])[1][0], images[1])
 
 
 @pytest.mark.parametrize("upright", [False, True])

@@ -61,10 +61,10 @@ class FastRecordDataset(Dataset[Any]):
         target_transform: Called with each label.
         decode: "pil" for PIL images in RGB; "native" for uint8 tensors (3, H, W), also in RGB,
             decoded by the core; None for the encoded `bytes`. A `fastrecord.Decoding` is "native"
-            with its options; its `decoder` has an effect only in a `FastRecordLoader`, which takes
-            its options from here: Pillow never steps in for the data set itself. The core
-            decodes a batch on all CPUs, or on one CPU in a DataLoader worker process. The tensors
-            own their memory and have the channels_last layout; `.contiguous()` converts it.
+            with its options, which a `FastRecordLoader` takes from here, and by default leaves kinds
+            that the core does not decode to Pillow; "native" refuses them. The core decodes a batch
+            on all CPUs, or on one CPU in a DataLoader worker process. The tensors own their memory
+            and have the channels_last layout; `.contiguous()` converts it.
         image_field: The field that holds the images; by default "image", else the only image field,
             else the only bytes field.
         label_field: The field that holds the labels; by default "label" if it exists. Integers and

@@ -11,15 +11,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch.utils.data import get_worker_info
 
-from fastrecord._core import DecodeError, FastRecordError, Reader, decode_records
+from fastrecord._core import DecodeError, FastRecordError, Reader, all_limits, decode_records, foreign_kind
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.errors import Code
 from fastrecord.look.pictures import PIL_ERRORS, narrow
 from fastrecord.schema.roles import read_key
 
+# Errors of the core for images that Pillow may decode.
+NOT_DECODED = (Code.UNKNOWN_IMAGE, Code.IMAGE_KIND)
+# The package to install and import for Pillow to support a kind.
+_PLUGINS = {"HEIC": "pillow-heif", "HEIF": "pillow-heif", "JPEG XL": "pillow-jxl-plugin"}
 _ORIENTATION = 0x0112
 _TURN_BACK = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -80,6 +84,8 @@ def decode_native(
 ) -> list[torch.Tensor]:
     """Return the images of some records of one file, decoded by the core, uint8 (3, H, W) in RGB.
 
+    Pillow decodes the kinds that the core does not support, if `decoding` allows it.
+
     Raises:
         CorruptFileError: a checksum differs.
         DecodeError: the image format is not supported.
@@ -92,6 +98,49 @@ def decode_native(
             # Decode again one by one to report the first failing record by its key.
             one_by_one = [records[i : i + 1] for i in range(len(records))]
             return [decode_native(reader, one, field, decoding=decoding, verify=verify)[0] for one in one_by_one]
-        error.key, error.way_out = read_key(reader, int(records[0])), if_bytes(reader, field, error.code)
-        raise
+        record = int(records[0])
+        error.key, error.way_out = read_key(reader, record), if_bytes(reader, field, error.code)
+        if not (isinstance(error, DecodeError) and error.code in NOT_DECODED and decoding.decoder == "auto"):
+            raise
+        try:
+            data = bytes(reader.get(record, field, verify=verify, copy=True))
+            images = [np.array(decode_foreign(data, decoding, error)[0])]
+        except DecodeError as err:
+            vars(err).update(place(reader, record, field))
+            raise
     return [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+
+
+def decode_foreign(data: bytes, decoding: Decoding, failure: DecodeError) -> tuple[Image.Image, str, str]:
+    """Return an image that Pillow decodes, in RGB; its mode before; and Pillow's name of its format.
+
+    Args:
+        data: The bytes.
+        decoding: How images are decoded.
+        failure: The core's error, which is raised if Pillow does not open it either.
+
+    Raises:
+        DecodeError: without the place of the image.
+    """
+    most = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            name = opened.format or "unknown"
+            if opened.width * opened.height > most:
+                size = f"{opened.width} x {opened.height} pixels"
+                limit = f"the limit of {most}: fastrecord.Decoding(max_pixels=...) sets another"
+                raise Code.IMAGE_PIXELS.error(f"{size} are more than {limit}")
+            if decoding.exif_orientation:
+                opened.load()  # applies the orientation of some formats
+                image = ImageOps.exif_transpose(opened)
+            else:
+                image = as_stored(opened)
+            return narrow(image, name, decoding.sixteen_bit).convert("RGB"), image.mode, name
+    except DecodeError:
+        raise
+    except PIL_ERRORS as error:
+        if (kind := foreign_kind(data)) is not None:
+            reason = str(error).split(" <")[0]
+            more = f" (the package {_PLUGINS[kind]} may add that)" if kind in _PLUGINS else ""
+            failure.text += f", and Pillow does not open it: {reason}{more}"
+        raise failure from None

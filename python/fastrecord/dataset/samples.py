@@ -38,7 +38,8 @@ class SampleReader:
 
     def __init__(self, selection: Selection, decode: str | Decoding | None, verify: bool | Literal["once"]) -> None:
         self._selection, self._decode, self._verify = selection, decode, verify
-        self._native = Decoding() if decode == "native" else decode if isinstance(decode, Decoding) else None
+        refusing = Decoding(decoder="native")
+        self._native = refusing if decode == "native" else decode if isinstance(decode, Decoding) else None
         self._shards = selection.shards
 
     def batch(self, rows: Rows, *, lazily: bool) -> FieldBatch:

@@ -5,28 +5,22 @@ Writes into the memory of batches that `destination` made.
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image, ImageOps
 
-from fastrecord._core import DecodeError, FastRecordError, Load, Reader, all_limits, foreign_kind
+from fastrecord._core import DecodeError, FastRecordError, Load, Reader, foreign_kind
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.dataset.decode import as_stored
+from fastrecord.dataset.decode import NOT_DECODED, decode_foreign
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.errors import Code
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
-from fastrecord.look.pictures import PIL_ERRORS, narrow
 
 Failures = list[tuple[int, Exception]]
 
-# Errors of the core for images that Pillow may decode.
-_NOT_DECODED = (Code.UNKNOWN_IMAGE, Code.IMAGE_KIND)
 _PALETTES = ("P", "PA")
 _SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
@@ -52,7 +46,6 @@ class Foreign:
         self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding, values: torch.Tensor | None
     ) -> None:
         self._dataset, self._fields, self._decoding, self._values = dataset, tuple(fields), decoding, values
-        self._max_pixels = all_limits()["max_pixels"] if decoding.max_pixels is None else decoding.max_pixels
 
     def fill(
         self, request: BatchRequest, clock: Clock, load: Load, images: Sequence[torch.Tensor], failures: Failures
@@ -69,7 +62,7 @@ class Foreign:
         left: Failures = []
         kinds: Counter[str] = Counter()
         for slot, failure in failures:
-            if not (isinstance(failure, DecodeError) and failure.code in _NOT_DECODED):
+            if not (isinstance(failure, DecodeError) and failure.code in NOT_DECODED):
                 left.append((slot, failure))
                 continue
             shard, record = self._dataset.selection.shards.locate(int(request.rows[slot]))
@@ -110,34 +103,17 @@ class Foreign:
                 pictures.append(Picture(data, None))
                 continue
             try:
-                picture, name = self._decode(data)
+                picture, name = self._decode(data, failure)
             except DecodeError as error:
                 error.path, error.record, error.field = reader.path, record, field
                 raise
-            except PIL_ERRORS as error:
-                if kind is None:
-                    raise failure from None
-                failure.text += f", and Pillow does not open it: {_reason(kind, error)}"
-                raise failure from None
             pictures.append(picture)
             found = found or kind or name
         return pictures, found
 
-    def _decode(self, data: bytes) -> tuple[Picture, str]:
+    def _decode(self, data: bytes, failure: DecodeError) -> tuple[Picture, str]:
         """Return the pixels that Pillow decodes, and its name of the format."""
-        with Image.open(io.BytesIO(data)) as opened:
-            name = opened.format or "unknown"
-            if opened.width * opened.height > self._max_pixels:
-                size = f"{opened.width} x {opened.height} pixels"
-                limit = f"the limit of {self._max_pixels}: fastrecord.Decoding(max_pixels=...) sets another"
-                raise Code.IMAGE_PIXELS.error(f"{size} are more than {limit}")
-            if self._decoding.exif_orientation:
-                opened.load()  # applies the orientation of some formats
-                image = ImageOps.exif_transpose(opened)
-            else:
-                image = as_stored(opened)
-            mode = image.mode
-            rgb = narrow(image, name, self._decoding.sixteen_bit).convert("RGB")
+        rgb, mode, name = decode_foreign(data, self._decoding, failure)
         channels = "palette" if mode in _PALETTES else "several" if mode in _SEVERAL else "one"
         return Picture(b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes(), channels), name
 
@@ -160,12 +136,3 @@ class Foreign:
                 'decoding=fastrecord.Decoding(decoder="native") refuses them',
                 stacklevel=2,
             )
-
-
-# The package to install and import for Pillow to support a kind.
-_PLUGINS = {"HEIC": "pillow-heif", "HEIF": "pillow-heif", "JPEG XL": "pillow-jxl-plugin"}
-
-
-def _reason(kind: str, error: Exception) -> str:
-    text = str(error).split(" <")[0]
-    return f"{text} (the package {_PLUGINS[kind]} may add that)" if kind in _PLUGINS else text

@@ -166,7 +166,8 @@ def narrow(image: Image.Image, kind: str, sixteen_bit: str) -> Image.Image:
     """
     if not image.mode.startswith(("I", "F")) or sixteen_bit == "clip":
         return image
-    bits = 16 if image.mode.startswith("I;16") else 32
+    # Pillow's mode I of 32 bits also holds the 16 of a PGM, and in old versions those of a PNG.
+    bits = 16 if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PPM", "PNG")) else 32
     if bits == 16 and sixteen_bit == "scale":
         values = np.asarray(image).astype(np.uint32)
         return Image.fromarray(((values + 128) // 257).astype(np.uint8))
