@@ -170,12 +170,45 @@ def test_the_other_columns_of_a_list_are_fields(small: Path, tmp_path: Path) -> 
     good(*command, tmp_path / "s.frec", "--shards", 2)
 
 
+@pytest.mark.parametrize(
+    ("cells", "kind", "values"),
+    [
+        (["00501", "10001", "1"], "string", ["00501", "10001", "1"]),
+        (["10001", "1", "-007"], "string", ["10001", "1", "-007"]),
+        (["0", "10", "-1"], "int64", [0, 10, -1]),
+        (["0", "0.5", "-0.5"], "float64", [0, 0.5, -0.5]),
+        (["1e400", "-1e400", "1e999"], "string", ["1e400", "-1e400", "1e999"]),
+    ],
+)
+def test_a_column_whose_numbers_would_not_keep_its_cells_is_text(
+    small: Path, tmp_path: Path, cells: list[str], kind: str, values: list[Any]
+) -> None:
+    names = ("bee/1.jpg", "ant/0.jpg", "bee/0.jpg")
+    rows = "".join(f"{name},{cell}\n" for name, cell in zip(names, cells, strict=True))
+    (tmp_path / "list.csv").write_text(f"path,code\n{rows}")
+    good("pack", small, "--set", f"list={tmp_path}/list.csv", tmp_path / "a.frec")
+    with fr.Reader(tmp_path / "a.frec") as reader:
+        assert str(reader.schema["code"]) == kind
+        assert [record["code"] for record in reader] == values
+
+
+def test_a_number_too_large_for_a_float_is_named_with_its_line(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,far\nbee/1.jpg,0.5\nant/0.jpg,1e400\nbee/0.jpg,2\n")
+    told = failed("pack", small, "--set", f"list={tmp_path}/list.csv", tmp_path / "a.frec")
+    assert "line 3: " in told
+    assert "field far: a float is wanted, not str '1e400'" in told
+
+
 def test_cells_that_do_not_fit_are_named_with_their_line(small: Path, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text(
         "path,age\nbee/1.jpg,3\nant/0.jpg,old\nbee/0.jpg,\nant/1.jpg,4\nant/none.jpg,5\n"
     )
     command = ["pack", small, "--set", f"list={tmp_path}/list.csv"]
-    assert f"{tmp_path}/list.csv, line 3: {small}/ant/0.jpg: field age" in failed(*command, tmp_path / "a.frec")
+    told = failed(*command, tmp_path / "a.frec")
+    assert (
+        f"{tmp_path}/list.csv, line 3: {small}/ant/0.jpg: field age: an integer of 64 bits is wanted, not str 'old'"
+        in told
+    )
     shown = good(*command, tmp_path / "b.frec", "--bad-files", "skip")
     assert "bee/0.jpg: line 4, column 'age': the cell is empty" in shown
     assert "cannot be read: No such file" in shown

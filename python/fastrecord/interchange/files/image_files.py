@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -17,14 +18,17 @@ from fastrecord.interchange.source import ROWS, Files, Rows, Source, SourceField
 from fastrecord.names import as_name
 from fastrecord.schema import FieldType
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# A number does not keep leading zeros, as those of an identifier.
+_ZEROS = re.compile(r"\s*[+-]?0\d")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class ImageFiles(Source):
     """Files as records: image, label, key, and a field for each other column of a list.
 
     A cell is a number, JSON (a list, an object, true or false) or a text, as most of a column's first
-    cells are. An empty cell is a null, unless the column holds texts.
+    cells are. Numbers with leading zeros, such as 00501, are texts, and so is their whole column. An
+    empty cell is a null, unless the column holds texts.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -49,6 +53,8 @@ class ImageFiles(Source):
 
         known = [_parsed(cell) for cell in cells[:SAMPLE] if cell]
         kind = (usual_type(known) if known else None) or FieldType("string")
+        if kind.shape == () and any(map(_ZEROS.match, cells)):
+            kind = FieldType("string")
         return SourceField(name, kind, f"column {name}")
 
     def count(self) -> int:
@@ -160,8 +166,9 @@ class ImageFiles(Source):
 
 def _parsed(cell: str) -> Any:
     text = cell.strip()
-    if _NUMBER.fullmatch(text):
-        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    if _NUMBER.fullmatch(text) and not _ZEROS.match(text):
+        number = int(text) if text.lstrip("+-").isdigit() else float(text)
+        return cell if number in (math.inf, -math.inf) else number  # 1e400
     if text[:1] in ("[", "{") or text.lower() in ("true", "false"):
         with suppress(ValueError, RecursionError):
             return json.loads(text if text[:1] in ("[", "{") else text.lower())

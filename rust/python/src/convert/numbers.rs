@@ -5,13 +5,27 @@ use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::PyComplex;
 
+/// Characters of a value that a message shows.
+const MOST_SHOWN: usize = 80;
+
 /// Builds the message for a value of the wrong type.
 pub(crate) fn wrong(value: &Bound<'_, PyAny>, wanted: &str, error: &PyErr) -> String {
-    format!("{wanted} is wanted, not {} ({})", type_name(value), error.value(value.py()))
+    format!("{wanted} is wanted, not {} ({})", shown(value), error.value(value.py()))
 }
 
 pub(crate) fn not_wanted(value: &Bound<'_, PyAny>, wanted: &str) -> String {
-    format!("{wanted} is wanted, not {}", type_name(value))
+    format!("{wanted} is wanted, not {}", shown(value))
+}
+
+/// Names the type of a value, and shows a text or a number.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    let name = type_name(value);
+    match value.repr() {
+        Ok(text) if matches!(&*name, "str" | "int" | "float") => {
+            format!("{name} {}", text.to_string_lossy().chars().take(MOST_SHOWN).collect::<String>())
+        }
+        _ => name,
+    }
 }
 
 pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {

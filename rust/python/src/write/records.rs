@@ -80,7 +80,10 @@ pub(crate) fn beside_inputs(
         let given =
             given.ok_or_else(|| SchemaError::new_err((format!("no values for field {}", other.name), "FR402")))?;
         let column = extract_column(&given, &other.kind)?;
-        let column = column.map_err(|(i, detail)| bad(&other.name, &format!("value {i}: {detail}")))?;
+        let column = column.map_err(|(i, detail)| match count {
+            1 => bad(&other.name, &detail),
+            _ => bad(&other.name, &format!("value {i}: {detail}")),
+        })?;
         if column.len(py) != count {
             return Err(bad(&other.name, &format!("{} values for {count} {inputs}", column.len(py))));
         }
