@@ -90,7 +90,8 @@ WORK = {
         "r = core.Reader(path); v = [r[i] for i in range(3)]; w = core.Writer(out, r.schema, 'w')",
         "[w.append(x) for x in v]; w.close()",
     ),
-    "verify": ("r = core.Reader(path)", "r.verify(deep=True)"),
+    "verify": ("r = core.Reader(path)", "r.verify()"),
+    "verify deep": ("r = core.Reader(path)", "r.verify(deep=True)"),
     "load": (
         "r = core.Reader(path); n = np.arange(12); plan = core.LoadPlan([(r, ['image'])], [('resize', (224, 224))])",
         "t = plan.start(2); check([e for x in [t.submit(0, 0, n, n) for _ in range(2)] for _, e in x.wait()[1]])",
@@ -139,8 +140,8 @@ for limit in limits:
 
 @pytest.mark.parametrize("name", WORK)
 def test_work_under_any_limit_of_memory_is_done_or_a_memory_error(path: Path, tmp_path: Path, name: str) -> None:
-    limits = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 64, 1024]
-    arguments = [str(path), str(tmp_path / "out.frec"), *WORK[name], *(str(limit * MIB) for limit in limits)]
+    limits = [0, 1 / 16, 1 / 4, 1 / 2, 1, 3 / 2, 2, 5 / 2, 3, 4, 6, 8, 12, 16, 24, 40, 64, 1024]
+    arguments = [str(path), str(tmp_path / "out.frec"), *WORK[name], *(str(int(limit * MIB)) for limit in limits)]
     package = os.path.dirname(os.path.dirname(_core.__file__ or ""))
     environment = {**os.environ, "PYTHONPATH": package, "MALLOC_ARENA_MAX": "1", "RUST_BACKTRACE": "0"}
     child = subprocess.run(

@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::parallel::sync::{
     Arc, Condvar, FirstPanic, Instant, Mutex, SLICE, lock, spin_loop, thread, wait, wait_at_most,
@@ -19,6 +20,9 @@ use crate::parallel::sync::{
 const SPIN: Duration = Duration::from_micros(60);
 
 static CURRENT: ArcSwapOption<Pool> = ArcSwapOption::const_empty();
+
+/// What the stack of a thread takes of the memory that a process may have.
+const STACK: usize = 2 << 20;
 
 type Body<'a> = dyn Fn(usize) -> Result<()> + Sync + 'a;
 
@@ -131,9 +135,12 @@ impl Pool {
         for number in 1..threads {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("fastrecord-{number}"));
-            // A process at its thread limit works with fewer: the calling thread processes all
-            // remaining items.
-            if let Err(error) = builder.spawn(move || serve(&shared)) {
+            // A process at its thread limit, or short of memory for a stack, works with fewer: the
+            // calling thread processes all remaining items.
+            let started = memory::check(STACK).map_err(|error| error.to_string());
+            let started =
+                started.and_then(|()| builder.spawn(move || serve(&shared)).map_err(|error| error.to_string()));
+            if let Err(error) = started {
                 log::warn!(target: "fastrecord_core::pool", "only {number} of {threads} pool threads could be started: {error}");
                 break;
             }

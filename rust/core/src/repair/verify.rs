@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::field_type::FieldType;
 use crate::format::schema::FieldIndex;
+use crate::memory;
 use crate::parallel::pool::Pool;
 use crate::read::reader::Reader;
 use crate::repair::verify_values::{Found, Memory, check_columns, check_value, read_side};
@@ -62,6 +63,8 @@ pub const MAX_ERRORS: usize = 1000;
 const WINDOW: u64 = 16 << 10;
 /// Bytes of payloads that a thread checks at a time.
 const GROUP: u64 = 1 << 20;
+/// With less memory than this, one thread checks everything.
+const AMPLE: usize = 64 << 20;
 
 /// What [`verify`] checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +83,7 @@ pub enum Depth {
 /// value that does not fit into memory.
 ///
 /// # Errors
-/// Failed reads (a truncated file, a bad disk) and interrupts.
+/// Failed reads (a truncated file, a bad disk), too little memory for the work itself, and interrupts.
 pub fn verify(reader: &Reader, depth: Depth, control: &dyn Control) -> Result<Report> {
     Verifier { reader: reader.clone(), depth }.report(control)
 }
@@ -96,6 +99,7 @@ impl Verifier {
     fn report(&self, control: &dyn Control) -> Result<Report> {
         let reader = &self.reader;
         reader.check_file()?;
+        memory::check(0)?;
         let mut report = Report { records: reader.len(), ..Report::default() };
         let key = reader.schema().find(KEY).filter(|&key| *reader.kind(key) == FieldType::String);
         let mut more = 0_u64;
@@ -160,9 +164,9 @@ impl Verifier {
     ) -> Result<Vec<(u64, Extent)>> {
         let records = self.reader.run(window)?;
         if let Ok(extents) = self.reader.extents(field, &records) {
-            return Ok(records.iter().copied().zip(extents).collect());
+            return memory::collected(records.iter().copied().zip(extents));
         }
-        let mut good = Vec::new();
+        let mut good = memory::room(records.len())?;
         for &record in &*records {
             match self.reader.extent(field, record) {
                 Ok(extent) => good.push((record, extent)),
@@ -204,15 +208,18 @@ impl Verifier {
         let stop = Arc::new(AtomicBool::new(false));
         let (this, shared, counter, stopped) =
             (self.clone(), Arc::clone(&checked), Arc::clone(done), Arc::clone(&stop));
+        // What one thread takes to see whether memory is left, another lacks for an error's text.
+        let threads = if memory::check(AMPLE).is_ok() { self.reader.threads() } else { 1 };
         Pool::current().run(
             groups.len(),
-            self.reader.threads(),
+            threads,
             &|| {
                 control.report(done.load(Ordering::Relaxed));
                 stop.fetch_or(control.is_stopped(), Ordering::Relaxed);
                 stop.load(Ordering::Relaxed)
             },
             move |item| {
+                memory::check(0)?;
                 let mut memory = Memory::default();
                 for (record, extent) in &wanted[groups[item].clone()] {
                     if stopped.load(Ordering::Relaxed) {
