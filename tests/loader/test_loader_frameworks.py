@@ -14,7 +14,7 @@ import torch
 
 import fastrecord as fr
 from fastrecord.transforms import CenterCrop
-from tests.support.loader_kinds import ROOT
+from tests.support.child import ROOT
 from tests.support.loading import COUNT, epoch, make
 
 pytestmark = pytest.mark.usefixtures("no_load_thread_is_left")

@@ -98,15 +98,14 @@ class SampleReader:
     def _images(self, rows: Rows, field: str) -> Iterator[Any] | Sequence[Any]:
         """Return the images of rows in order; tensors are decoded at once, others one by one."""
         readers, native = self._shards.readers, self._native
-        places: dict[int, tuple[Reader, int]] = {}
+        places: list[tuple[Reader, int]] = [(readers[0], 0)] * len(rows)
         for shard, slots, records in self._shards.split(rows):
             if len(rows) > 1:
                 readers[shard].prefetch(records, field)
-            places |= {
-                slot: (readers[shard], record) for slot, record in zip(slots.tolist(), records.tolist(), strict=True)
-            }
+            for slot, record in zip(slots.tolist(), records.tolist(), strict=True):
+                places[slot] = readers[shard], record
         if native is None:
-            return (self._image(*places[slot], field) for slot in range(len(rows)))
+            return (self._image(reader, record, field) for reader, record in places)
 
         def decoded(shard: int, records: Rows) -> list[Any]:
             return [decode_native(readers[shard], records, field, decoding=native, verify=self._verify)]

@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from fastrecord.look.pictures import PIL_ERRORS
 from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
-
-if TYPE_CHECKING:
-    pass
 
 # Bytes of an image whose header usually contains everything, and pixels above which Pillow warns.
 _SHORT_HEAD, _HEAD = 1 << 13, 1 << 16

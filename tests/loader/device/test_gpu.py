@@ -12,8 +12,8 @@ import torch
 
 from fastrecord.transforms import CenterCrop
 from tests.support import patches as arrays
-from tests.support.child import run_child
-from tests.support.loader_kinds import ROOT, Kind
+from tests.support.child import ROOT, run_child
+from tests.support.loader_kinds import Kind
 from tests.support.loading import make, photo, write_payloads
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("no_load_thread_is_left")]

@@ -109,7 +109,6 @@ impl DecodeError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::HashSet;
 
     #[test]
