@@ -64,7 +64,7 @@ const WINDOW: u64 = 16 << 10;
 /// Bytes of payloads that a thread checks at a time.
 const GROUP: u64 = 1 << 20;
 /// With less memory than this, one thread checks everything.
-const AMPLE: usize = 64 << 20;
+const AMPLE: usize = 16 << 20;
 
 /// What [`verify`] checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
