@@ -261,7 +261,7 @@ def test_a_signal_ends_the_ladder_and_nothing_is_written(colours: Path, tmp_path
         assert run_ladder(small_config(colours, tmp_path / "out", max_steps=8), stop) is None
     assert stop.number == signal.SIGINT
     assert not (tmp_path / "out").exists()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of earlier tests may end meanwhile
     assert multiprocessing.active_children() == []
 
 

@@ -128,7 +128,7 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(tmp_path: Path) -> No
     [
         ({"label": [1, 2]}, "field label: 2 values for 1 files"),
         ({"key": []}, "field key: 0 values for 1 files"),
-        ({"label": ["1"]}, "field label: value 0: an integer of 64 bits is wanted, not str"),
+        ({"label": ["1"]}, "field label: an integer of 64 bits is wanted, not str '1'"),
         ({"label": 1}, "field label"),
         ({"label": np.array([2**64 - 1], np.uint64)}, "field label"),
         ({"score": [None]}, "field score"),
