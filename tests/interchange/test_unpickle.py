@@ -218,6 +218,7 @@ def test_claims_and_bombs_need_little_memory_and_time() -> None:
         "bytes repeated": b"(c_codecs\nencode\nq\x00" + encode + b"h\x00h\x01h\x02\x86R" * 100_000 + b"t.",
         "text repeated": b"(X" + text + b"q\x00" + b"h\x00" * 100_000 + b"t.",
         "DUP repeated": b"(X" + text + b"2" * 200_000 + b"t.",
+        "memo keys of one hash": b"N" + b"".join(b"p%d\n" % (n * modulus) for n in range(2, 20_000)) + b".",
         "keys of one hash": b"}(" + b"".join(pickle.dumps(n * modulus)[2:-1] + b"N" for n in range(2, 20_000)) + b"u.",
         "array of another size": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tS'b'\ntR(K\x01("
         b"\x8a\x06\xff\xff\xff\xff\xff\x00tcnumpy\ndtype\n(S'u1'\nI00\nI01\ntR(K\x03S'|'\nNNNK\x00K\x00K\x00tbI00\nS'a'\ntb.",

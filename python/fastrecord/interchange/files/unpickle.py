@@ -219,6 +219,9 @@ class _Unpickler(pickle._Unpickler):
             raise _RefusedError("the pickle sets the state of something that has none")
         self.stack[-1] = pending.value = pending.build(*state)
 
+    def load_put(self) -> None:
+        self.memo[_key(int(self.readline()))] = self.stack[-1]
+
     def load_append(self) -> None:
         self.extend([self.stack.pop()])
 
@@ -262,7 +265,7 @@ def _key(value: Any) -> Any:
     """Return a key of a dict, or refuse it: hashing hostile keys could take forever."""
     kind = type(value)
     if kind is int and abs(value) > _LARGEST_KEY:
-        raise _RefusedError("the pickle has a key of a dict or set that is too large")
+        raise _RefusedError("the pickle has a key of a dict, a set or its memo that is too large")
     if kind not in (str, bytes, bool, type(None), int, float) or value != value:
         raise _RefusedError(f"the pickle has a key of a dict or set that is {kind.__name__}, not a text or number")
     return value
