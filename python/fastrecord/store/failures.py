@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import html
 import re
-import urllib.error
-import urllib.request
 from contextlib import suppress
 
 from fastrecord.errors import Code
@@ -154,6 +152,9 @@ def _region(text: str) -> str | None:
     if found := _REGION.search(text):
         return found[1] or found[2]
     if url := _URL.search(text):
+        import urllib.error  # slow to import, and not in each command
+        import urllib.request
+
         with suppress(OSError, ValueError):
             request = urllib.request.Request(url[1], method="HEAD")
             try:
