@@ -1,4 +1,4 @@
-"""`derived`: the options of a command, from the function or class behind it; `made` makes the object again.
+"""`derived` makes the options of a command from a function or class; `made` makes the object from the options.
 
 The name, type, default and docstring of a parameter become an option's. So an option is declared and
 documented once, for Python, the command line and settings in files. The function or class alone
@@ -34,9 +34,9 @@ _FLAGS = {"mapping": "map", "types": "type", "settings": "set", "classes": "clas
 _SHORT = {"out": "-o", "format": "-f", "batch_size": "-b", "threads": "-j", "print_freq": "-p"}
 _METAVARS = {"mapping": "NAME=FIELD,...", "classes_from": "FILE.frec", "where": "CONDITION", "drop": "FIELD"}
 _METAVARS |= dict.fromkeys(("field", "classes", "class_name", "format"), "NAME")
-_METAVARS |= dict.fromkeys(("records", "fractions", "names", "lost"), "LIST")
+_METAVARS |= {"fractions": "SHARE,...", "names": "NAME,...", "records": "LIST", "lost": "LIST"}
 # Parameters whose names in a message mean them, although they are plain words.
-_WORDS = ("raw", "quality", "shards", "staging")
+_WORDS = ("raw", "quality", "shards", "staging", "fractions")
 # Given several times: the texts may have commas.
 _REPEATED = ("classes", "drop", "val")
 # Stands for None where that is not the default.
@@ -217,13 +217,14 @@ class _Value(click.types.StringParamType):
 
     def __init__(self, kinds: Sequence[Any]) -> None:
         self._hint = Union[tuple(kinds)]  # noqa: UP007 - of kinds that are known here only
-        self.name = "N" if int in kinds else "NUMBER" if float in kinds and str not in kinds else "TEXT"
+        self.name = "NUMBER" if float in kinds and str not in kinds else "N" if int in kinds else "TEXT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return _read(readable(value), self._hint) if isinstance(value, str) else value
         except ValueError:
-            self.fail(f"{value!r} is not {words(self._hint)}", param, ctx)
+            none = f" or {NONE}" if NoneType in get_args(self._hint) else ""
+            self.fail(f"{value!r} is not {words(self._hint)}{none}", param, ctx)
 
 
 class _Size(click.types.StringParamType):
@@ -287,10 +288,13 @@ def _options(
         more |= {"multiple": True, "type": _Value([str])}
     elif name.endswith("_size") and int in kinds and default is None:
         more["type"] = _Size()
+        text = f"{_sentence(text)} SIZE is a number of bytes, or with a unit, such as 4GiB"
     elif any(isinstance(origin, type) and issubclass(origin, os.PathLike) for origin in origins):
         more |= {"type": path_type, "metavar": more["metavar"] or "PATH"}
     else:
         more["type"] = _Value([each for each in kinds if each is not NoneType or default is not None])
+    if "multiple" in more:
+        text = f"{_sentence(text)} May be repeated"
     default = changes.get("default", default)
     if isinstance(default, str | int | float) and not isinstance(default, bool) and "efault" not in text:
         text += f" Default: {default}."

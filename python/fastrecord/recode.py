@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from fastrecord.checks import choice, flag, integer
 
@@ -46,7 +46,7 @@ class Recode:
     raw: bool = False
     crop_ready: str | None = None
     crop_index: bool = False
-    sixteen_bit: str | None = None
+    sixteen_bit: Literal["scale", "clip"] | None = None
 
     def __post_init__(self) -> None:
         for name, high in (("short_side", _MAX_SIDE), ("max_side", _MAX_SIDE), ("quality", 100)):

@@ -185,6 +185,6 @@ def test_the_command_splits_and_reports(many: Path, tmp_path: Path) -> None:
 def test_the_command_refuses_what_makes_no_sense(many: Path) -> None:
     assert "give one of --shards" in failed("split", many, status=2)
     assert "--names train,val" in failed("split", many, "--fractions", "0.9,0.1", status=2)
-    assert "fractions are above 0" in failed("split", many, "--fractions", "0.9,0.9", status=2)
+    assert "--fractions are above 0" in failed("split", many, "--fractions", "0.9,0.9", status=2)
     assert "1 names" not in failed("split", many, "x", "y", "z", "--shards", "2", status=2)
     assert "is a number of bytes" in failed("split", many, "--shard-size", "big", status=2)

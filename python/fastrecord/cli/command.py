@@ -1,4 +1,4 @@
-"""`command`: makes a subcommand of the function behind it and of the lines that its result is for people."""
+"""`command` makes a subcommand from the function that does the work and from one that formats its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress bar. Without a terminal on stderr there is none anyway."
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON: an object, or one for each FILE and line."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the result as JSON: one object, or a line for each FILE, record or finding.",
 )
 # Parameters of functions that commands fill in.
 _OURS = ("progress", "store")

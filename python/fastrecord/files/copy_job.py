@@ -39,7 +39,8 @@ class Replacing(TypedDict, total=False):
     """Options of the functions that write files of another format.
 
     Attributes:
-        overwrite: Replace existing outputs once all is written. Old and new files need room together.
+        overwrite: Replace existing outputs once all is written; by default they are refused. Old and new
+            files need room together. A folder is replaced only if it holds an export in this format.
         allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets, and
             files together with files made from them.
         progress: Called now and then with records done and records in total; an exception in it cancels
@@ -55,7 +56,8 @@ class Copying(Replacing, total=False):
     """Options of the functions that copy records as they are stored.
 
     Attributes:
-        overwrite: Replace existing outputs once all is copied. Old and new files need room together.
+        overwrite: Replace existing outputs once all is copied; by default they are refused. Old and new
+            files need room together.
         allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets, and
             files together with files made from them.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels the

@@ -91,7 +91,7 @@ def export(
             Formats that divide their records themselves count in their own way.
         drop: Fields to leave out.
         settings: Settings of the format, by name; docs/formats.md lists them.
-        options: As in `fastrecord.files.Replacing`. A folder is replaced only if it holds such an export.
+        options: As in `fastrecord.files.Replacing`.
 
     Raises:
         FastRecordError: no such format; a package that it needs is not installed; the format cannot

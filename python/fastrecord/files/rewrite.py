@@ -110,8 +110,8 @@ def split(
             files lie there (docs/manifest.md).
         shard_size: Maximum size of a file in bytes (unless a single record is larger); each file
             holds a run of the records.
-        fractions: Share of the records of each file, chosen at random: the records of the parts of
-            `FastRecordDataset.split(fractions, seed)`. A sum below 1 leaves records out.
+        fractions: Share of the records of each file, such as 0.9, 0.1, chosen at random: the records of
+            the parts of `FastRecordDataset.split(fractions, seed)`. A sum below 1 leaves records out.
         names: With `fractions`: name of each file, such as train and val for `train.frec` and
             `val.frec`. Such files are not shards of one data set, so names are required, here or as
             paths of the outputs.

@@ -110,8 +110,8 @@ def repair(
         out: File to write. It cannot be read before the copy is complete.
         lost: File that lists the losses, one JSON object a line: `record`, `field`, `key`, `why`. By
             default the output's name with the suffix `.lost.jsonl`. Not written if nothing is lost.
-        overwrite: Replace the output and the list once all is copied. Old and new files need room
-            together.
+        overwrite: Replace the output and the list once all is copied; by default they are refused. Old
+            and new files need room together.
         progress: Called now and then with bytes done and bytes in total; an exception in it cancels
             the repair.
 
