@@ -94,6 +94,8 @@ def test_an_error_in_an_option_of_the_command_line_does_not_blame_the_file(tmp_p
     assert result.stderr.splitlines()[-1] == "Error: epochs is 0: it must be at least 1"
     assert "Missing argument 'TRAIN.frec...'" in CliRunner().invoke(main, ["--epochs", "3"]).stderr
     assert "'3,x' is not a whole number or a list" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "3,x"]).stderr
+    assert "'x' is not a number or none" in CliRunner().invoke(main, ["a", "--max-skipped", "x"]).stderr
+    assert "Error: --lr-step-epochs is [5, 3]" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "5,3"]).stderr
 
 
 @pytest.mark.usefixtures("one_thread")

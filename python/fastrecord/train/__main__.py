@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 from fastrecord import FastRecordError
-from fastrecord.options import derived, given, texts
+from fastrecord.options import as_flags, derived, given, texts
 from fastrecord.store.option import store_option, store_options
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.config import TrainConfig, TrainError, one_line
@@ -57,7 +57,7 @@ def main(context: click.Context, /, *, file: str | None, ladder: bool, **options
     try:
         config = TrainConfig(**options) if file is None else TrainConfig.from_toml(file, **options)
     except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(as_flags(str(error), TrainConfig) if file is None else str(error)) from error
     if ladder and (config.data != "real" or config.resume is not None or config.overwrite):
         raise click.UsageError(
             "--ladder measures all kinds of data and continues no run: leave out --data, --resume and --overwrite"
