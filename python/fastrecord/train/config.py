@@ -45,9 +45,9 @@ class TrainConfig:
 
     Attributes:
         train: Packed file, glob, or several files, to train on.
-        val: Files to evaluate on after every epoch; None: no evaluation.
+        val: Packed files to evaluate on after every epoch. By default there is no evaluation.
         cache: For URLs: a folder on a local disk that keeps what was read.
-        cache_size: Bytes of the cache at most, such as "500GiB". None: all that is read.
+        cache_size: Bytes of the cache at most, such as "500GiB". By default all that is read.
         model: Name of a torchvision classifier.
         zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide
             ResNet): the last scale of its normalisation starts at 0, which makes the first steps
@@ -58,7 +58,7 @@ class TrainConfig:
             processes`.
         global_batch: Images of an optimizer step over all processes. `batch_size` and `accumulate`
             then follow from the number of processes, which must divide it: as few passes of equal
-            size as possible, each of at most `batch_size` images. None: as they are.
+            size as possible, each of at most `batch_size` images. By default they are as given.
         image_size: Height and width of the model's input images, in pixels.
         augment: "imagenet": random resized crop and flip in training; in evaluation, resize to
             256/224 of the size and centre crop. "none": resize the shorter side to the size and
@@ -76,8 +76,8 @@ class TrainConfig:
             slow random reads: blocks of neighbouring records in random order, mixed within a window
             of blocks.
         threads: Per process, the threads of the native loader or the workers of a DataLoader (0: no
-            workers, it works in the training process). None: the cores that this process may use,
-            divided by the number of processes on the machine; at most 8 workers.
+            workers, it works in the training process). By default the cores that this process may
+            use, divided by the number of processes on the machine; at most 8 workers.
         decoder: With the native loader, what decodes kinds of images that the core does not support:
             "auto": Pillow. "native": nothing; they are bad records.
         sixteen_bit: With the native loader, 16-bit grey images: "reject": they are bad records.
@@ -87,30 +87,30 @@ class TrainConfig:
         on_error: What the native loader does with a record that is damaged or cannot be decoded:
             "raise" ends the run, "skip" leaves it out of its batch, logged and counted.
         max_skipped: With "skip": how many records each process may skip in an epoch, and in an
-            evaluation; one more ends the run. A float: a share of its records, but at least 10; an
-            int: a number; None: no limit.
+            evaluation; one more ends the run. 0.05: that share of its records, but at least 10; 100:
+            a number; None ("none" on the command line and in files): no limit.
         lr: Peak learning rate for a global batch of 256; scaled linearly with the global batch.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
-        decay_norm_bias: False excludes biases and normalisation parameters from the weight decay.
+        decay_norm_bias: Whether biases and normalisation parameters decay too. By default they do.
         schedule: Schedule after the warm-up: "cosine" to 0, or "step": times `lr_gamma` every
             `lr_step_epochs`.
         lr_step_epochs: Epochs between the drops of the step schedule; or a list of the epochs of the
-            drops, as [30, 60, 80].
+            drops, such as 30, 60, 80.
         lr_gamma: Factor of each drop.
-        warmup_epochs: Epochs of linear warm-up, fractions allowed; None: 5, but at most a tenth of
-            `epochs`.
-        label_smoothing: In [0, 1).
+        warmup_epochs: Epochs of linear warm-up, fractions allowed. By default 5, but at most a tenth
+            of `epochs`.
+        label_smoothing: Label smoothing, in [0, 1).
         amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
         channels_last: Keep the weights and images in channels_last memory.
-        compile: Run the model through torch.compile.
+        compile: Run the model through torch.compile; the first steps take minutes.
         seed: Seed of the record order, the augmentation, the initial weights and dropout.
         device: "auto" uses CUDA if available.
-        timeout: Seconds after which the run ends if another process does not answer; None: torch's
-            default, which is 10 minutes for NCCL and 30 for gloo.
-        out: Folder for metrics, checkpoints and plot; None: `runs/<model>`.
-        resume: A checkpoint file, the folder of a run, "auto" (the run in `out`, if there is one),
-            or None.
+        timeout: Seconds after which the run ends if another process does not answer. By default
+            torch's: 10 minutes for NCCL and 30 for gloo.
+        out: Folder for metrics, checkpoints and plot. By default `runs/<model>`.
+        resume: A checkpoint file, the folder of a run, or "auto": the run in `out`, if there is one.
+            By default a new run begins.
         overwrite: Replace an existing run in `out`, which is refused by default.
         max_steps: Stop after this many optimizer steps, counted from the start of the run, also
             after a resume; the schedule does not change.
