@@ -211,10 +211,10 @@ def test_a_file_in_memory_says_nothing_about_its_disk_and_arguments_come_first()
     ("options", "message"),
     [
         ({}, "gpu or gpu_rate is required"),
-        ({"gpus": 8, "gpu": "B200"}, r"no published rate of a GPU 'B200' is known, .*--gpu-rate IMAGES/S"),
+        ({"gpus": 8, "gpu": "B200"}, r"no published rate of a GPU 'B200' is known, .* that you measured as gpu_rate"),
         (
             {"gpus": 1, "gpu": "H900"},
-            r"'H900' is known, only of K80, P100, V100, A100, H100, H100-PCIE: .*--gpu-rate IMAGES/S",
+            r"'H900' is known, only of K80, P100, V100, A100, H100, H100-PCIE: .* that you measured as gpu_rate",
         ),
         ({"gpus": 1, "gpu": "P100", "precision": "amp"}, "P100 in amp is known, only in fp32: give gpu_rate"),
         ({"gpus": 1, "gpu": "P100", "precision": "int4"}, '"fp32", "amp", "amp-nhwc" or "amp-xla"'),

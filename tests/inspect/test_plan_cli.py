@@ -66,7 +66,7 @@ def test_measure_takes_this_machines_rates(packed: Path) -> None:
         ("--gpus 8", "--gpu or --gpu-rate is required"),
         (
             "--gpus 8 --gpu H900",
-            "known, only of K80, P100, V100, A100, H100, H100-PCIE: give the rate that you measured",
+            "known, only of K80, P100, V100, A100, H100, H100-PCIE: give the rate that you measured as --gpu-rate",
         ),
         ("--gpus 10 --nodes 4 --gpu V100 --net 1Gb/s", "10 GPUs do not divide among 4 nodes"),
         ("--gpus 8 --gpu V100 --storage 4gb/s", "storage is a rate such as 4GB/s (bytes) or 100Gb/s (bits)"),

@@ -230,8 +230,7 @@ def _gpu(cluster: Cluster, training: Training, notes: list[str]) -> tuple[float,
     if found is None or not found.rates:
         known = ", ".join(name for name, one in GPUS.items() if one.rates)
         raise ValueError(
-            f"no published rate of a GPU {gpu!r} is known, only of {known}: give the rate that you measured "
-            "(gpu_rate, --gpu-rate IMAGES/S)"
+            f"no published rate of a GPU {gpu!r} is known, only of {known}: give the rate that you measured as gpu_rate"
         )
     precision = precision or ("amp" if "amp" in found.rates else "fp32")
     if precision not in found.rates:
