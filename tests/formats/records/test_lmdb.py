@@ -411,6 +411,28 @@ def test_a_page_in_the_place_of_another_and_a_value_cut_by_its_pages_are_damage(
         take(source)
 
 
+def test_pages_that_are_used_twice_are_refused_before_they_multiply(tmp_path: Path) -> None:
+    levels, size = 28, 4096  # 2^28 leaves, if each were walked to
+
+    def meta(number: int) -> bytes:
+        tree = struct.pack("<4xH26xQQ", 0, 1, 2)
+        ends = struct.pack("<QQ", 1 << 62, number)  # the last page is a claim
+        head = bytes(16) + struct.pack("<II", 0xBEEFC0DE, 1) + bytes(16) + struct.pack("<I", size)
+        return (head.ljust(88, b"\0") + tree + ends).ljust(size, b"\0")
+
+    def page(number: int, flags: int, nodes: list[bytes]) -> bytes:
+        places = [size - 16 * (at + 1) for at in range(len(nodes))]
+        head = struct.pack(f"<QHHHH{len(nodes)}H", number, 0, flags, 16 + 2 * len(nodes), places[-1], *places)
+        return head.ljust(places[-1], b"\0") + b"".join(node.ljust(16, b"\0") for node in reversed(nodes))
+
+    branches = [page(2 + level, 1, [struct.pack("<HHHH", 3 + level, 0, 0, 0)] * 2) for level in range(levels)]
+    leaf = page(2 + levels, 2, [struct.pack("<HHHH", 1, 0, 0, 1) + b"kv"])
+    path = tmp_path / "a.lmdb"
+    path.write_bytes(b"".join([meta(0), meta(1), *branches, leaf]))
+    with pytest.raises(fr.FastRecordError, match="its pages form a circle, or are used twice"), opened(path) as source:
+        take(source)
+
+
 def test_a_damaged_record_of_ours_is_bad(tmp_path: Path) -> None:
     reader = write_file(
         tmp_path / "a.frec", {"t": fr.string(), "l": fr.list_(fr.string())}, {"t": ["a"] * 9, "l": [["b"]] * 9}

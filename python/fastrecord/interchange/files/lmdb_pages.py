@@ -150,12 +150,12 @@ class Pages:
         todo = [(root, 0)] if root != _NONE else []
         while todo:
             number, depth = todo.pop()
-            seen += 1
             try:
-                if depth > _DEPTH or seen > self._last:
-                    todo = []
-                    raise DamageError("its pages form a circle")
                 page, flags, places = self._read_page(number)
+                seen += 1
+                if depth > _DEPTH or seen > self._size // self.page_size:
+                    todo = []
+                    raise DamageError("its pages form a circle, or are used twice")
                 if flags & _BRANCH:
                     todo += [(self._child(page, at), depth + 1) for at in reversed(places)]
                 elif places:
