@@ -19,7 +19,7 @@ from fastrecord.files.manifest import check_manifest, clean_manifest, write_mani
 from fastrecord.options import derived, path_type
 
 if TYPE_CHECKING:
-    from fastrecord.files.copy_job import CopySummary
+    from fastrecord.files.copy_job import RewriteSummary
     from fastrecord.files.export import ExportSummary
     from fastrecord.files.extraction import ExtractSummary
     from fastrecord.files.manifest import ManifestSummary
@@ -53,7 +53,7 @@ _KEY_LIST = {"type": path_type, "callback": _keys, "metavar": "LIST"}
     keys={**_KEY_LIST, "help": "Only records whose key is in this file, one on a line; - is stdin."},
     drop_keys={**_KEY_LIST, "help": "Only records whose key is not in this file."},
 )
-def select(summary: CopySummary) -> Iterator[str]:
+def select(summary: RewriteSummary) -> Iterator[str]:
     """Write some records of FILE into OUT, in their order, as they are stored. FILE does not change.
 
     FILE may also be a data set: a folder of files, or its dataset.json. A key of a list that no record has is an

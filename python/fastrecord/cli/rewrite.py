@@ -10,7 +10,7 @@ from fastrecord.cli.text import bytes_text, say, shard_lines, speed
 from fastrecord.files import indexing, rewrite, salvage
 
 if TYPE_CHECKING:
-    from fastrecord.files.copy_job import CopySummary
+    from fastrecord.files.copy_job import RewriteSummary
     from fastrecord.files.indexing import IndexSummary
     from fastrecord.files.salvage import RepairSummary
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def copied(summary: CopySummary) -> Iterator[str]:
+def copied(summary: RewriteSummary) -> Iterator[str]:
     """Yield what a copy of records has made."""
     for path, count in zip(summary.paths, summary.counts, strict=True) if len(summary.paths) > 1 else ():
         yield f"{path}: {count:,} records"
@@ -35,7 +35,7 @@ def copied(summary: CopySummary) -> Iterator[str]:
 
 
 @command(rewrite.merge, "FILE... OUT")
-def merge(summary: CopySummary) -> Iterator[str]:
+def merge(summary: RewriteSummary) -> Iterator[str]:
     """Write the records of all FILEs, one file after the other, into OUT. Nothing is decoded; FILEs do not change.
 
     All FILEs need the same fields; OUT has them in the order of the first FILE. Classes are matched by name. The first
@@ -49,7 +49,7 @@ def merge(summary: CopySummary) -> Iterator[str]:
 
 
 @command(rewrite.split, "FILE [OUT...]")
-def split(summary: CopySummary) -> Iterator[str]:
+def split(summary: RewriteSummary) -> Iterator[str]:
     """Write the records of FILE into several files, in the order that they have in FILE. FILE does not change.
 
     OUT is one name, where train.frec means train-00000-of-00002.frec and so on, or one path for each file. Default:
@@ -62,7 +62,7 @@ def split(summary: CopySummary) -> Iterator[str]:
 
 
 @command(rewrite.shuffle, "FILE OUT")
-def shuffle(summary: CopySummary) -> Iterator[str]:
+def shuffle(summary: RewriteSummary) -> Iterator[str]:
     """Write the records of FILE in random order into OUT, for disks that are fast only at sequential reads.
 
     FILE does not change. It is read at random, with prefetching; OUT is written sequentially, with its payloads in the
@@ -75,7 +75,7 @@ def shuffle(summary: CopySummary) -> Iterator[str]:
 
 
 @command(rewrite.compact, "FILE [OUT]")
-def compact(summary: CopySummary) -> Iterator[str]:
+def compact(summary: RewriteSummary) -> Iterator[str]:
     """Rewrite FILE without its unused bytes: old indexes, replaced columns, a torn tail.
 
     The new file replaces FILE once everything is copied, so both need room together. With OUT it is written there, and

@@ -70,7 +70,7 @@ class Copying(Replacing, total=False):
 
 
 @dataclass(slots=True)
-class CopySummary:
+class RewriteSummary:
     """Result of a merge, split, shuffle, select or compact.
 
     Attributes:
@@ -158,7 +158,7 @@ class Job:
         classes: list[str] | None,
         *,
         complete: bool = True,
-    ) -> CopySummary:
+    ) -> RewriteSummary:
         """Copy all records, and return what was done.
 
         Args:
@@ -182,7 +182,7 @@ class Job:
                 copier.settle()
             own = metadata if classes is None else metadata | {"classes": classes}
             self.finish(*(own | part.entry for part in self.parts), complete=complete)
-        summary = CopySummary(self.paths, [len(copier) for copier in self.copiers], classes=classes)
+        summary = RewriteSummary(self.paths, [len(copier) for copier in self.copiers], classes=classes)
         summary.records, summary.source_bytes = sum(summary.counts), self.source_bytes
         summary.bytes = sum(map(os.path.getsize, self.paths))
         if self.in_place or self.parts[0].shard is not None:
@@ -221,7 +221,7 @@ class Job:
         if interrupt.pending:
             raise KeyboardInterrupt(f"{self.paths[0]}: everything is written")
 
-    def _name(self, summary: CopySummary) -> None:
+    def _name(self, summary: RewriteSummary) -> None:
         """Make the manifest of the folder name the new shards."""
         try:
             new = name_new_shards(summary.paths, only_renew=self.in_place)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 from fastrecord._core import Reader, permute, stored_bytes
 from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
-from fastrecord.files.copy_job import ROWS, Copying, CopySummary, Job, opened, steps
+from fastrecord.files.copy_job import ROWS, Copying, Job, RewriteSummary, opened, steps
 from fastrecord.files.division import (
     FILE_BYTES,
     Part,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fastrecord.files.copy_job import Piece
 
 
-def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Copying]) -> CopySummary:
+def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Copying]) -> RewriteSummary:
     """Write the records of several files, one file after the other, into a new one.
 
     Classes are matched by name. The first file's classes keep their numbers, new names of later
@@ -97,7 +97,7 @@ def split(
     names: Sequence[str] | None = None,
     seed: int = 0,
     **options: Unpack[Copying],
-) -> CopySummary:
+) -> RewriteSummary:
     """Write the records of a file into several new files, in order and each at most once.
 
     Args:
@@ -168,7 +168,7 @@ def split(
         return job.run(pieces, without_origin(reader.metadata), class_names(reader))
 
 
-def shuffle(path: PathLike, out: PathLike, seed: int = 0, **options: Unpack[Copying]) -> CopySummary:
+def shuffle(path: PathLike, out: PathLike, seed: int = 0, **options: Unpack[Copying]) -> RewriteSummary:
     """Write the records of a file in random order into a new one, which then reads sequentially.
 
     For disks and network mounts that are slow at random reads. Record i of the new file is record
@@ -193,7 +193,7 @@ def shuffle(path: PathLike, out: PathLike, seed: int = 0, **options: Unpack[Copy
         return job.run(lambda _: order, reader.metadata, class_names(reader))
 
 
-def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Copying]) -> CopySummary:
+def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Copying]) -> RewriteSummary:
     """Rewrite a file without unused bytes.
 
     These are old directories and indexes, replaced columns, and a torn tail.
@@ -236,7 +236,7 @@ def select(
     drop_keys: Iterable[str] | None = None,
     shards: int | None = None,
     **options: Unpack[Copying],
-) -> CopySummary:
+) -> RewriteSummary:
     """Write the records of a data set, or some of them, into a new file, in their order.
 
     Payloads are copied as they are stored, with their checksums, compression and side bytes, and so
