@@ -34,6 +34,7 @@ _PASSING_CODES = {
     "XAmzContentChecksumMismatch",
 }
 _EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_ELSEWHERE_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed"}
 # What a login page answers where a store would answer otherwise.
 _SIGNS_OF_NO_STORE = ("Received non-partial response", "ETag Header missing", "Got invalid ")
 NO_STORE = (
@@ -65,10 +66,9 @@ def said(error: Exception) -> str:
 
 def _said(error: Exception) -> str:
     text, _, debug = str(error).partition("\nDebug source:")
-    if refused := _NOT_DELETED.search(text):
-        return f"{refused['code']}: {refused['message']}"
-    if code := _tag(text, "Code"):
-        return f"{code}: {_tag(text, 'Message').removesuffix('.')}".removesuffix(": ")
+    code, message = _code_and_message(text)
+    if code:
+        return f"{code}: {message}".removesuffix(": ")
     if status := _STATUS.search(text):
         return f"{status[1]}{status[2]}"
     if "kind: Timeout" in debug:
@@ -99,7 +99,7 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         has_answered: Whether the store has answered another request: there were credentials then.
     """
     text, status, what = str(error), status_of(error), said(error)
-    code = refused["code"] if (refused := _NOT_DELETED.search(text)) else _tag(text, "Code")
+    code, _ = _code_and_message(text)
     if isinstance(error, ShortError) or code in _PASSING_CODES or status in _PASSING_STATUS:
         return None
     if any(place in text for place in _MACHINE_CREDENTIALS) and not has_answered:
@@ -120,7 +120,7 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
         says = f"this kind of store is only read: {what}"
     elif any(sign in text for sign in _SIGNS_OF_NO_STORE) or "<html" in text.lower() or status in (302, 303, 308):
         says = NO_STORE.format(f"a web page, status {status}" if status else what)
-    elif "Received redirect" in text or status in (301, 307) or code in ("PermanentRedirect", _MALFORMED):
+    elif "Received redirect" in text or status in (301, 307) or code in _ELSEWHERE_CODES:
         region = _region(text)
         is_known = region or "which one, its owner can say"
         says = f"the bucket is in another region ({is_known}): set AWS_REGION={region or '...'}, and check the endpoint"
@@ -139,7 +139,11 @@ def refusal(error: Exception, where: str, *, has_answered: bool = False) -> Exce
     return Code.STORE.error(f"{where}: {says}")
 
 
-_MALFORMED = "AuthorizationHeaderMalformed"
+def _code_and_message(text: str) -> tuple[str, str]:
+    """Return the code and the message in a store's answer; empty without them."""
+    if refused := _NOT_DELETED.search(text):
+        return refused["code"], refused["message"]
+    return _tag(text, "Code"), _tag(text, "Message").removesuffix(".")
 
 
 def _tag(text: str, name: str) -> str:
