@@ -242,7 +242,7 @@ class _Pairing:
 def _key_marks(shards: Shards) -> Numbers:
     """Return 64 bits for each record: equal for the same repeat of the same key, int64 (N,).
 
-    Python's keyed hash: two keys have the same with a probability of 2^-64, whoever made them.
+    Python's keyed hash: two different keys have the same one with a probability of 2^-64, for any choice of keys.
     """
     found = [
         np.fromiter(map(hash, reader.read_batch(range(start, min(start + _CHUNK, len(reader))), [KEY])[KEY]), np.int64)
