@@ -60,12 +60,12 @@ def test_a_broken_image_among_fields_is_an_error_that_names_its_field_and_key(tm
             data.__getitems__([0, 1])
 
 
-def test_bytes_that_are_taken_for_an_image_and_are_none_are_an_error_that_names_fields(tmp_path: Path) -> None:
+def test_bytes_that_are_decoded_by_default_but_are_not_an_image_are_an_error_that_names_fields(tmp_path: Path) -> None:
     path = tmp_path / "x.frec"
     with fr.Writer(path, fr.Schema({"text": fr.bytes_(), "label": "int64"})) as writer:
         for number in range(4):
             writer.append({"text": b"text", "label": number})
-    said = r"x\.frec: record \d, field text: .*: a field of type bytes is taken for images .* fields=\('text', \.\.\.\)"
+    said = r"x\.frec: record \d, field text: .*: without an image field, .* fields=\('text', \.\.\.\)"
     for decode in ("pil", "native"):
         with pytest.raises(fr.errors.DecodeError, match=said):
             fr.FastRecordDataset(path, decode=decode)[1]

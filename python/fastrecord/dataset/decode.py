@@ -42,10 +42,10 @@ def place(reader: Reader, record: int, field: str) -> dict[str, Any]:
 
 
 def if_bytes(reader: Reader, field: str, code: str | None) -> str | None:
-    """Return the way out of an error about bytes that are no image, if their field has images by default."""
+    """Return the way out of an error about a value that is not an image, if its field is of type bytes."""
     if reader.schema[field].name != "bytes" or code not in (Code.UNKNOWN_IMAGE, Code.PILLOW):
         return None
-    return f"a field of type bytes is taken for images if there is no other: fields=({field!r}, ...) reads it as it is"
+    return f"without an image field, a bytes field is decoded as images: fields=({field!r}, ...) reads it as bytes"
 
 
 def decode_pil(payload: bytes, reader: Reader, record: int, field: str) -> Image.Image:
