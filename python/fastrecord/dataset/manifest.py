@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from fastrecord._core import crc32c
 from fastrecord.errors import Code
 from fastrecord.names import as_key, as_name
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import Schema
 from fastrecord.schema.roles import plain
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
@@ -120,12 +120,11 @@ class Manifest:
 
     def dump(self) -> bytes:
         """Return the bytes of a `dataset.json`, the same in every locale."""
-        rows = [{"name": name, **kind._to_row()} for name, kind in self.schema.items()]
         own = {
             "format": _FORMAT,
             "version": _VERSION,
             "generation": self.generation,
-            "schema": rows,
+            "schema": self.schema._to_rows(),
             "classes": self.classes,
         }
         # One line for each key and column: people and `git diff` read it.
@@ -207,7 +206,7 @@ def _bad(where: str, what: str) -> Exception:
 
 def _schema(rows: Any, where: str) -> Schema:
     try:
-        schema = Schema({row["name"]: FieldType._from_row(row) for row in rows})
+        schema = Schema._from_rows(rows)
         repr(schema)  # reaches every part of each type
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as err:
         raise _bad(where, f'its "schema" is not a list of fields ({err!r:.80})') from None

@@ -279,9 +279,15 @@ class Schema(Mapping[str, FieldType]):
         return f"Schema({self._fields!r})"
 
     def _to_json(self) -> str:
-        return jsonlib.dumps([{"name": name} | kind._to_row() for name, kind in self._fields.items()])
+        return jsonlib.dumps(self._to_rows())
 
     @classmethod
     def _from_json(cls, text: str) -> Schema:
-        rows: list[dict[str, Any]] = jsonlib.loads(text)
+        return cls._from_rows(jsonlib.loads(text))
+
+    def _to_rows(self) -> list[dict[str, Any]]:
+        return [{"name": name} | kind._to_row() for name, kind in self._fields.items()]
+
+    @classmethod
+    def _from_rows(cls, rows: list[dict[str, Any]]) -> Schema:
         return cls({row["name"]: FieldType._from_row(row) for row in rows})

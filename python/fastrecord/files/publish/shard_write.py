@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Literal, Self, TypeAlias, get_args
 
 from fastrecord.checks import choice
 from fastrecord.dataset.manifest import Manifest
@@ -20,7 +20,7 @@ from fastrecord.files.publish.local import LocalSet, footer_checksum
 from fastrecord.files.publish.shards import FoundShard, next_manifest
 from fastrecord.files.publish.staging import sync_folder
 from fastrecord.files.publish.write_folder import WriteFolder, settle_dead
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import Schema
 from fastrecord.schema.shard_sets import shard_path
 
 WriteMode: TypeAlias = Literal["error", "append", "overwrite"]
@@ -177,12 +177,11 @@ def agreed_schema(staging: str, schema: Schema) -> Schema:
             machines share.
     """
     path = os.path.join(staging, _SCHEMA)
-    rows: list[dict[str, Any]] = [{"name": name, **kind._to_row()} for name, kind in schema.items()]
     try:
         with suppress(FileExistsError):
             mine = os.path.join(staging, f"{secrets.token_hex(8)}.json")
             with open(mine, "x", encoding="utf-8") as file:
-                json.dump(rows, file)
+                json.dump(schema._to_rows(), file)
             try:
                 os.link(mine, path)
             finally:
@@ -194,7 +193,7 @@ def agreed_schema(staging: str, schema: Schema) -> Schema:
             f"{staging}: the folder of this write is not on this machine: the write has ended, or the data set's "
             "folder is not on a file system that all machines share"
         ) from err
-    return Schema({row["name"]: FieldType._from_row(row) for row in found})
+    return Schema._from_rows(found)
 
 
 def _check_staged(path: str, shard: FoundShard) -> None:

@@ -35,7 +35,7 @@ from fastrecord.files.publish.remote import RemoteSet, send
 from fastrecord.files.publish.shards import FoundShard, next_manifest
 from fastrecord.files.publish.staging import write_journal
 from fastrecord.names import as_key, as_name
-from fastrecord.schema import FieldType, Schema
+from fastrecord.schema import Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
 from fastrecord.store.requests import PARALLEL, RemoteFolder, submit
@@ -388,7 +388,7 @@ class Upload:
                 )
             self._found[entry.name] = shard
             self._state["classes"] = classes
-            self._state["schema"] = [{"name": name, **kind._to_row()} for name, kind in shard.schema.items()]
+            self._state["schema"] = shard.schema._to_rows()
             self._state["shards"][entry.name] = {"entry": row, "skipped": skipped}
             self._write()
             os.unlink(path)
@@ -416,7 +416,7 @@ class Upload:
     def _next(self, before: Manifest | None, found: Sequence[FoundShard], entries: Sequence[ShardEntry]) -> Manifest:
         is_added = before is not None and self._state["mode"] == "append"
         rows = self._state["schema"]
-        schema = found[0].schema if rows is None else Schema({row["name"]: FieldType._from_row(row) for row in rows})
+        schema = found[0].schema if rows is None else Schema._from_rows(rows)
         schema = before.schema if before is not None and is_added else schema
         return next_manifest(self._remote.url, before, found, entries, schema, allow_incomplete=False)
 
