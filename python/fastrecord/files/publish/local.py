@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 
 from fastrecord._core import FastRecordError, Reader, crc32c, default_threads
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, read_manifest
-from fastrecord.errors import Code
-from fastrecord.files.publish.shards import FoundShard, Result, Show, open_in_order, or_raise
+from fastrecord.files.publish.shards import FoundShard, Result, Show, open_in_order, or_raise, replaced_meanwhile
 from fastrecord.files.publish.staging import Staging, write_through
 from fastrecord.schema.classes import class_names
 
@@ -60,7 +59,7 @@ class LocalSet:
             write_through(staging.path, manifest.dump())
             now = self.read()
             if (0 if now is None else now.generation) != manifest.generation - 1:
-                raise Code.REPLACED.error(f"{path}: another process has replaced it meanwhile: run the command again")
+                raise replaced_meanwhile(path)
             staging.finish()
 
     def names(self) -> list[str]:

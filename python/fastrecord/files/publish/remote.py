@@ -11,7 +11,7 @@ from fastrecord._core import CorruptFileError, FastRecordError
 from fastrecord.dataset.manifest import NAME, Manifest, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
-from fastrecord.files.publish.shards import FoundShard, Result, Show, open_in_order
+from fastrecord.files.publish.shards import FoundShard, Result, Show, open_in_order, replaced_meanwhile
 from fastrecord.store.failures import ON_THE_WAY
 from fastrecord.store.requests import ATTEMPTS, PARALLEL, RemoteFolder, asked_until_good, md5_etag, submit
 from fastrecord.store.shard_source import CachedFolder
@@ -79,9 +79,7 @@ class RemoteSet:
         except FileExistsError:
             if self.read() == manifest:
                 return  # an answer was lost, and the request made again
-            raise Code.REPLACED.error(
-                f"{folder.where(NAME)}: another process has replaced it meanwhile: run the command again"
-            ) from None
+            raise replaced_meanwhile(folder.where(NAME)) from None
 
     def names(self) -> list[str]:
         """Return the names of the .frec files, sorted.

@@ -63,6 +63,11 @@ def no_manifest(folder: str) -> FileNotFoundError:
     return FileNotFoundError(f"{folder}: no {NAME} in this folder: `fastrecord manifest {folder}` makes one")
 
 
+def replaced_meanwhile(path: str) -> Exception:
+    """Return the error of a manifest, at a path or URL, that is not the one that was read."""
+    return Code.REPLACED.error(f"{path}: another process has replaced it meanwhile: run the command again")
+
+
 def next_manifest(
     folder: str,
     before: Manifest | None,
