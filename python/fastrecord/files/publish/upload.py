@@ -69,7 +69,6 @@ class Upload:
     Attributes:
         url: As given.
         is_file: Whether it becomes one file, and not a data set of shards.
-        is_complete: Whether a pack that is to be resumed was finished before.
         base: The path of the file to make, or the base of the names of shards.
         classes: The class names of the data set that shards are added to; None: there are none.
 
@@ -89,7 +88,7 @@ class Upload:
         store: Store | None = None,
     ) -> None:
         folder = folder_of(url)
-        self.url, self.is_file, self.is_complete = Url(url), folder.is_file and not sharded, False
+        self.url, self.is_file = Url(url), folder.is_file and not sharded
         self.base = ""
         self.classes: list[str] | None = None
         self._mode, self._stem = mode, folder.name.removesuffix(".frec")
@@ -107,7 +106,7 @@ class Upload:
         self._state: dict[str, Any] = {}
         self._pending: deque[Future[None]] = deque()
         self._changing, self._over = threading.Lock(), False
-        self._is_complete = False
+        self._is_complete = False  # by this run, or by the one that is to be resumed
         self._found: dict[str, FoundShard] = {}
 
     def __enter__(self) -> Self:
@@ -151,7 +150,7 @@ class Upload:
         """
         content = json.dumps([identity, [part.stop for part in parts]]).encode()
         digest = hashlib.sha256(content).hexdigest()[:_DIGEST]
-        if self.is_complete:
+        if self._is_complete:
             self._compare_complete(digest)
             return []
         if self._state["input"] not in (None, digest):
@@ -292,13 +291,13 @@ class Upload:
                 )
             self._discard(begun)
         if mode == "resume":
-            self.is_complete, mode = exists, "create"
+            self._is_complete, mode = exists, "create"
         if self.is_file and mode == "append":
             raise Code.REMOTE.error(
                 f"{self.url}: a file in an object store cannot be added to: name its folder, whose data set gets more "
                 "shards; or `fastrecord copy` it here, add to it, and `fastrecord copy --overwrite` it back"
             )
-        if mode == "create" and exists and not self.is_complete:
+        if mode == "create" and exists and not self._is_complete:
             adds = "" if self.is_file else "`--append` (mode='append') adds shards, "
             where = self.url if self.is_file else self._remote.where(NAME)
             raise FileExistsError(f"{where}: exists already: {adds}`--overwrite` (mode='overwrite') replaces it")
