@@ -170,6 +170,11 @@ def schema_of(fields: Sequence[PlannedField]) -> Schema:
     return Schema({field.name: field.type for field in fields})
 
 
+def source_names(fields: Sequence[PlannedField]) -> list[str]:
+    """Return the names of the source's fields that are read for the records to store, each once."""
+    return list(dict.fromkeys(field.source.name for field in fields))
+
+
 def number_labels(fields: list[PlannedField], table: Mapping[Any, int]) -> list[PlannedField]:
     """Return the fields with a label that is numbered by a table of classes.
 

@@ -14,7 +14,7 @@ from fastrecord.files.division import FILE_BYTES, Part, ends_by_size, even_ends,
 from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.source import Rows, Source, value_bytes
 from fastrecord.names import name_some, readable
-from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of
+from fastrecord.packing.fields import LABEL, PlannedField, number_labels, plan_fields, schema_of, source_names
 from fastrecord.packing.options import BadFiles, Fields, Output
 from fastrecord.recode import Recode
 from fastrecord.schema import Schema
@@ -152,7 +152,7 @@ class Job:
 
     def _sizes(self) -> Iterator[int]:
         """Yield about how many bytes each record takes, never too few."""
-        names = list(dict.fromkeys(field.source.name for field in self.fields))
+        names = source_names(self.fields)
         for rows in all_rows(self.source, names):
             columns = [rows.columns[name] for name in names]
             values = zip(*columns, strict=True)

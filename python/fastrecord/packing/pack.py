@@ -16,7 +16,7 @@ from fastrecord.interchange.format import Format
 from fastrecord.interchange.registry import load, recognise
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import is_stored, located
-from fastrecord.packing.fields import convert, plan_fields
+from fastrecord.packing.fields import convert, plan_fields, source_names
 from fastrecord.packing.job import Job, Known
 from fastrecord.packing.options import BadFiles, Fields, Input, Mode, Output, PathLike
 from fastrecord.packing.packer import Packer
@@ -165,8 +165,7 @@ def preview(source: Any, *, fields: Fields = Fields(), bad_files: BadFiles = "st
         first: list[dict[str, Any]] = []
         numbers: list[int] = []
         bad: dict[int, str] = {}
-        names = [planned.source.name for planned in chosen]
-        for rows in found.read(0, list(dict.fromkeys(names))):
+        for rows in found.read(0, source_names(chosen)):
             columns, unfit = convert(chosen, rows)
             wrong = {**rows.bad, **unfit}
             good = [i for i, number in enumerate(rows.numbers) if number not in wrong][: records - len(first)]

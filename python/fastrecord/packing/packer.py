@@ -24,7 +24,7 @@ from fastrecord.files.places import refuse_irregular
 from fastrecord.files.read_ahead import ReadAhead
 from fastrecord.interchange.files.listing import BAD_WAY_OUT, UNREADABLE
 from fastrecord.interchange.source import Files, Rows
-from fastrecord.packing.fields import KEY, convert
+from fastrecord.packing.fields import KEY, convert, source_names
 from fastrecord.packing.keys import SeenKeys
 from fastrecord.packing.options import Mode
 from fastrecord.packing.summary import PackProgress, PackSummary, foreign_text
@@ -232,11 +232,10 @@ class Packer:
             return writer.bytes_written, len(writer)
 
         committed_bytes, committed_records = writer.bytes_written, len(writer)
-        names = list(dict.fromkeys(field.source.name for field in self.job.fields))
         self._report(target.position)
         if target.position >= part.stop:
             return True
-        runs = ReadAhead(self.job.source.read(target.position, names), self._interrupt)
+        runs = ReadAhead(self.job.source.read(target.position, source_names(self.job.fields)), self._interrupt)
         try:
             with runs:
                 for rows in self._pieces(runs, part.stop):

@@ -13,6 +13,7 @@ from fastrecord._core import Reader, Writer, __version__
 from fastrecord.errors import Code, FastRecordError, NoCommitError
 from fastrecord.files.division import Part
 from fastrecord.names import name_some
+from fastrecord.packing.fields import source_names
 from fastrecord.packing.job import NEVER, Job
 from fastrecord.packing.options import Mode
 from fastrecord.recode import Recode
@@ -240,7 +241,7 @@ def _compare_last(job: Job, reader: Reader, number: int, skipped: list[tuple[str
     if skipped and skipped[-1][0] == source.place(number):  # the last one was left out
         return
     exact = [each for each in job.fields if each.type.name.startswith(("string", "bool", "int", "uint"))]
-    rows = next(source.read(number, list({each.source.name for each in exact})), None)
+    rows = next(source.read(number, source_names(exact)), None)
     if rows is None:
         raise _other_input(reader, f"it has no record {number:,}")
     if number in rows.bad:
