@@ -332,10 +332,9 @@ class CachedFile:
         end = self.shard.bytes - PAGE
         with self._blamed(), self._claim([(0, PAGE), (end, PAGE)]):
             self._download([(0, PAGE), (end, PAGE)], parallel=True)
-            first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
-            if crc32c(footer[:-4]) != self.shard.footer_crc:
+            if crc32c(os.pread(self._descriptor, PAGE - 4, end)) != self.shard.footer_crc:
                 raise self._other("its footer is another")
-            self._download(list(commit_parts(self.where, first, footer, end)[3:]), parallel=True)
+            self._download(self._commit_ranges(), parallel=True)
         _log.warning("%s: its head was brought again, as the copy here was damaged, %s", self.where, self.place)
 
     @contextmanager
@@ -356,7 +355,7 @@ class CachedFile:
         try:
             check_field(reader, name)
         except CorruptFileError as damage:
-            ranges = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            ranges = _column_ranges(reader, name)
             try:
                 # Not claimed: columns are never given up, and others write the same bytes.
                 self._until_sound(ranges, partial(check_field, reader, name))
@@ -560,12 +559,11 @@ class CachedFile:
         return size
 
     def _head_bytes(self) -> int:
-        return PAGE + self._tail()
+        return total(self._head_ranges())
 
     def _column_bytes(self, name: str) -> int:
         """Return the bytes of a field's columns that do not come with the head."""
-        tail = self._tail()
-        return total(lacking([(0, PAGE), (self.shard.bytes - tail, tail)], field_parts(self._open_reader(), name)))
+        return total(lacking(self._head_ranges(), field_parts(self._open_reader(), name)))
 
     def _bytes_of(self, name: str, records: Numbers) -> int:
         return _bytes_of(self._parts(name, records)) if len(records) else 0
@@ -645,6 +643,17 @@ class CachedFile:
         """Return how much of the end of the file is read at first."""
         return min(self.shard.bytes, tail_bytes(self.shard.records))
 
+    def _head_ranges(self) -> Ranges:
+        """Return the ranges that are read at first: the first page, and the end."""
+        tail = self._tail()
+        return [(0, PAGE), (self.shard.bytes - tail, tail)]
+
+    def _commit_ranges(self) -> Ranges:
+        """Return the ranges that opening reads besides the first page and the footer, which are here."""
+        end = self.shard.bytes - PAGE
+        first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
+        return list(commit_parts(self.where, first, footer, end)[3:])
+
     def _bring_head(self) -> bytes:
         """Bring what opening reads; return the first marks."""
         shard, size = self.shard, self.shard.bytes
@@ -698,12 +707,8 @@ class CachedFile:
 
     def _base_head(self) -> bytes:
         """Take over all but the payloads of a copy that can only be read."""
-        tail = self._tail()
-        rest: Ranges = [(0, PAGE), (self.shard.bytes - tail, tail)]
-        self._copy_base(rest)
-        first, footer = (os.pread(self._base, PAGE, at) for at in (0, self.shard.bytes - PAGE))
-        _, _, _, *others = commit_parts(self.where, first, footer, self.shard.bytes - PAGE)
-        self._copy_base(others)
+        self._copy_base(self._head_ranges())
+        self._copy_base(self._commit_ranges())
         base = self._base_marks = self._marks_in(self._base_content)
         for name in base.fields:
             if base.has_columns(name):
@@ -830,8 +835,7 @@ class CachedFile:
         known = list(filter(marks.has_columns, marks.payloads))
         if self._all_places is None or self._all_places[0] != known:
             reader, end = self._open_reader(), self.shard.bytes - PAGE
-            first, footer = (os.pread(self._descriptor, PAGE, at) for at in (0, end))
-            fixed = [(0, PAGE), (end, PAGE), *commit_parts(self.where, first, footer, end)[3:]]
+            fixed = [(0, PAGE), (end, PAGE), *self._commit_ranges()]
             fixed += [part for name in marks.fields for part in field_parts(reader, name)]
             rows = [np.array([(start, start + length, 0) for start, length in fixed], np.int64)]
             for name in known:
@@ -854,7 +858,7 @@ class CachedFile:
     def _bring_columns(self, names: Sequence[str]) -> None:
         marks, reader = self._known_marks, self._open_reader()
         for name in names:
-            ranges = merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+            ranges = _column_ranges(reader, name)
             reserved, used = self._column_bytes(name), 0
             self._room.reserve(reserved)
             try:
@@ -968,8 +972,7 @@ class CachedFile:
 
     def _ranges_here(self) -> Ranges:
         """Return the ranges of all parts that are here."""
-        marks, reader, tail = self._known_marks, self._open_reader(), self._tail()
-        pairs = [(0, PAGE), (self.shard.bytes - tail, tail)]
+        marks, reader, pairs = self._known_marks, self._open_reader(), self._head_ranges()
         for name in filter(marks.has_columns, marks.fields):
             pairs += field_parts(reader, name)
             if name in marks.payloads:
@@ -1066,6 +1069,11 @@ def _divided(ranges: Ranges) -> Iterator[Ranges]:
                 portion = []
     if portion:
         yield portion
+
+
+def _column_ranges(reader: Reader, name: str) -> Ranges:
+    """Return the ranges of the columns of a field."""
+    return merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
 
 
 def _bytes_of(parts: Numbers) -> int:
