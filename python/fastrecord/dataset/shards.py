@@ -167,8 +167,7 @@ def _find_url(url: str, store: Store | None, snapshot: Mapping[str, Any] | None 
         folder = folder_of(url)
         source = CachedFolder(RemoteFolder.of(folder, store), store)
         try:
-            parse = partial(Manifest.parse, where=folder.at(NAME))
-            return Named(folder, parse(source.read(NAME, parse)), source)
+            return Named(folder, source.read(NAME, partial(Manifest.parse, where=folder.at(NAME))), source)
         except FileNotFoundError as error:
             if not is_url(error.filename):
                 raise  # of the cache

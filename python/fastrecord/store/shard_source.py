@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fastrecord.store.requests import RemoteFolder, asked_until_good
 from fastrecord.store.shard_info import ShardInfo
 from fastrecord.store.store import Store
 
+_T = TypeVar("_T")
 # What others give up before it is read is brought again: so many times beside them, then so many times in turn.
 _ROUNDS, _TURNS = 2, 3
 
@@ -48,20 +49,22 @@ class CachedFolder:
         folder = self.store.cache
         return _cache_of(folder, self.store.cache_size, _forks if folder is not None else 0)
 
-    def read(self, name: str, check: Callable[[bytes], object]) -> bytes:
-        """Return the bytes of a manifest; `check` raises what is wrong with new ones, which are not kept then.
+    def read(self, name: str, parse: Callable[[bytes], _T]) -> _T:
+        """Return what `parse` makes of a manifest's bytes; new ones for which it raises an error are not kept.
 
         Raises:
             FileNotFoundError: it does not exist. FastRecordError: the store does not answer.
         """
+        parsed: list[_T] = []
 
         def ask(etag: str | None) -> Answer | None:
             answer = self.folder.get_changed(name, etag)
             if answer is not None:
-                check(bytes(answer.data))
+                parsed.append(parse(bytes(answer.data)))
             return answer
 
-        return self.cache.manifest(self.folder.where(name), lambda etag: asked_until_good(partial(ask, etag)))
+        content = self.cache.manifest(self.folder.where(name), lambda etag: asked_until_good(partial(ask, etag)))
+        return parsed[0] if parsed else parse(content)
 
     def keep(self, supply: ShardSource) -> None:
         """Keep what was read of a shard as long as this object lives."""
