@@ -18,7 +18,7 @@ from fastrecord.files.division import Part, PathLike
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards
 from fastrecord.files.merging import check_same_fields
-from fastrecord.files.places import refuse_irregular, refuse_url
+from fastrecord.files.places import exists_already, refuse_irregular, refuse_url
 from fastrecord.schema.shard_sets import COMMANDS, check_together, made_of
 from fastrecord.store import is_url
 
@@ -239,7 +239,7 @@ def check_target(path: str, sources: Iterable[str], *, overwrite: bool) -> None:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise Code.OUTPUT_IS_INPUT.error(f"{path}: is the file to read from: choose another path for the output")
     if not overwrite and os.path.lexists(path):
-        raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+        raise exists_already(path)
 
 
 @contextmanager

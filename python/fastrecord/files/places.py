@@ -33,6 +33,11 @@ def refuse_irregular(path: str) -> None:
         raise Code.NOT_REGULAR.error(f"{path}: is not a regular file: choose another path")
 
 
+def exists_already(path: str) -> FileExistsError:
+    """Return the error of an output that exists and may not be replaced."""
+    return FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+
+
 def refuse_url(path: str | os.PathLike[str]) -> None:
     """Refuse a file in an object store, for what reads or changes a file of this machine.
 

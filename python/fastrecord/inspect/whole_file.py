@@ -9,6 +9,7 @@ import stat
 from contextlib import suppress
 
 from fastrecord.errors import Code
+from fastrecord.files.places import exists_already
 
 
 def check_output(path: str, *, overwrite: bool) -> None:
@@ -29,7 +30,7 @@ def check_output(path: str, *, overwrite: bool) -> None:
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
         raise Code.NOT_REGULAR.error(f"{path}: is not a regular file")
     if not overwrite:
-        raise FileExistsError(f"{path}: exists already: `--overwrite` (overwrite=True) replaces it")
+        raise exists_already(path)
 
 
 def write_whole(path: str, content: bytes, *, overwrite: bool) -> None:

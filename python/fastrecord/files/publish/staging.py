@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from fastrecord.errors import Code
+from fastrecord.files.places import exists_already
 
 _log = logging.getLogger("fastrecord.export")
 _MARK = ".tmp-"
@@ -86,7 +87,7 @@ class Staging:
         if not os.path.lexists(self.target):
             return
         if not self.overwrite:
-            raise FileExistsError(f"{self.given}: exists already: `--overwrite` (overwrite=True) replaces it")
+            raise exists_already(self.given)
         if not (os.path.isdir(self.target) or os.path.isfile(self.target)):
             raise Code.NOT_REGULAR.error(f"{self.given}: is neither a file nor a folder: choose another path")
 
