@@ -38,7 +38,7 @@ class Foreign:
     Args:
         dataset: The records.
         fields: Image field of each output.
-        decoding: As for the loader.
+        decoding: As for the data set.
         values: What each byte becomes in each channel, (256, 3); None: it stays.
     """
 
@@ -133,6 +133,6 @@ class Foreign:
             warnings.warn(
                 f"fastrecord cannot decode {kinds.total()} of the {records} images of a batch: {names}. Pillow decodes "
                 "such images in the thread of the training loop, one after the other. stats().by_pillow counts them; "
-                'decoding=fastrecord.Decoding(decoder="native") refuses them',
+                'FastRecordDataset(path, decode=fastrecord.Decoding(decoder="native")) refuses them',
                 stacklevel=2,
             )
