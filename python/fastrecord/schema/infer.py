@@ -64,8 +64,9 @@ def common_type(values: Sequence[Any]) -> FieldType | None:
     Args:
         values: At least one value.
     """
-    dtypes = {value.dtype for value in values if isinstance(value, np.generic)}
-    if len(dtypes) == 1 and all(isinstance(value, np.generic) for value in values):
+    numbers = [value for value in values if isinstance(value, (np.number, np.bool_))]
+    dtypes = {value.dtype for value in numbers}
+    if len(dtypes) == 1 and len(numbers) == len(values):
         return FieldType(array(dtypes.pop(), ()).dtype or "")
     kinds = {kind_of(value) for value in values}
     if kinds <= {"int", "float"}:
