@@ -22,6 +22,8 @@ from fastrecord.errors import Code
 from fastrecord.schema.roles import read_key
 
 Rows = NDArray[np.int64]
+# decode="native".
+_REFUSING = Decoding(decoder="native")
 
 
 class SampleReader:
@@ -38,8 +40,7 @@ class SampleReader:
 
     def __init__(self, selection: Selection, decode: str | Decoding | None, verify: bool | Literal["once"]) -> None:
         self._selection, self._decode, self._verify = selection, decode, verify
-        refusing = Decoding(decoder="native")
-        self._native = refusing if decode == "native" else decode if isinstance(decode, Decoding) else None
+        self._native = _REFUSING if decode == "native" else decode if isinstance(decode, Decoding) else None
         self._shards = selection.shards
 
     def batch(self, rows: Rows, *, lazily: bool) -> FieldBatch:
