@@ -58,7 +58,7 @@ fn output(given: Option<&Bound<'_, PyTuple>>) -> PyResult<Output> {
     given.map_or(Ok(Output::Stack), |given| geometry(given).map(Output::Image))
 }
 
-/// How images are made: a `fastrecord.loader.outputs.Images`.
+/// How images are made: a `fastrecord.loader.outputs._Images`.
 #[derive(FromPyObject)]
 struct Images {
     flip: bool,

@@ -40,7 +40,7 @@ impl LoadPlan {
     /// The first file is not open, a file lacks a field for an output, an image is of a field that
     /// holds neither images nor bytes, stacked values differ in size, or an option is invalid.
     pub fn new(files: Vec<LoadFile>, outputs: &[Output], options: ImageOptions, verify: Verify) -> Result<Self> {
-        let Some(first) = files.first().and_then(LoadFile::open).cloned() else {
+        let Some(first) = files.first().and_then(LoadFile::open) else {
             return Err(Error::Plan("a plan needs an open file".to_owned()));
         };
         let (mut images, mut stacks, mut located) = (Vec::new(), Vec::new(), Vec::new());

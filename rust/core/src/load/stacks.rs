@@ -109,8 +109,7 @@ impl Stacks {
         let slot = row - task.part.rows.start;
         let Some((_, record)) = located.rows[row] else { return Ok(0) };
         let mut stored = 0;
-        for (&StackOutput { at, bytes: len, .. }, place) in self.payloads.iter().map(|(output, place)| (output, *place))
-        {
+        for &(StackOutput { at, bytes: len, .. }, place) in &self.payloads {
             let extent = &located.extents[place][row];
             let out = &mut task.part.bytes[at][slot * len..][..len];
             source.reader.copy_from(mapped, source.fields[at], record, extent, out, self.verify)?;
