@@ -123,10 +123,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
 fn exception(error: Error) -> PyErr {
     let message = error.to_string();
     let code = error.code();
-    let place = match &error {
-        Error::BadValue { record, field, .. } => Some((*record, field.as_str())),
-        other => other.place(),
-    };
+    let place = error.place();
     let (record, field) = place.map(|(record, field)| (record, field.to_owned())).unzip();
     let path = error.path().map(|path| path.display().to_string());
     // What the message begins with, the exception holds as values.

@@ -190,6 +190,7 @@ impl Error {
     pub fn place(&self) -> Option<(u64, &str)> {
         match self {
             Self::Value { record, field, .. }
+            | Self::BadValue { record, field, .. }
             | Self::TooLarge { record, field, .. }
             | Self::Missing { record, field, .. } => Some((*record, field)),
             _ => None,
