@@ -457,10 +457,6 @@ class CachedFile:
                     self._punch_unmarked(name, records)
         self._count(-1)
 
-    def here(self, name: str) -> Numbers:
-        """Return the records whose payloads of a field are here, int64 (N,)."""
-        return self._known_marks.here(name)
-
     @property
     def charge(self) -> int:
         """Bytes of the parts that are here, of what opening reads, and of columns."""
