@@ -179,10 +179,6 @@ class Plan:
         """Units that are here after the decision that came last, ascending, int64 (N,)."""
         return np.flatnonzero(self._held)
 
-    def bytes_of(self, decision: Decision) -> int:
-        """Return the bytes that a decision downloads."""
-        return int(self._sizes[decision.bring].sum())
-
     def __iter__(self) -> Iterator[Decision]:
         """Yield the decision before each step that has one, and before the first step of each epoch."""
         return (decision for decision, _ in self._decide())
