@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,8 @@ import fastrecord as fr
 from fastrecord._core import crc32c
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache
+from fastrecord.store.requests import RemoteFolder
+from fastrecord.store.shard_source import CachedFolder
 from tests.store.conftest import BYTES, Data, assert_once, data_of, payload
 from tests.support.machines.stores import Server
 
@@ -292,3 +296,17 @@ def test_two_caches_of_one_process_are_apart(server: Server, stored: Data, tmp_p
     for dataset in sets:
         assert dataset[3]["data"] == stored.payload(3)
     assert len(list((tmp_path / "a").glob("*.frec"))) == len(list((tmp_path / "b").glob("*.frec"))) == 1
+
+
+def test_threads_that_use_a_cache_first_at_the_same_time_have_one(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+
+    def first(source: CachedFolder) -> Cache:
+        together.wait()
+        return source.cache
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(20):
+            store = fr.Store(cache=tmp_path / f"{number}")
+            source = CachedFolder(RemoteFolder.of("s3://bucket/any", store), store)
+            assert len({*threads.map(first, [source] * 4)}) == 1

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -47,7 +48,8 @@ class CachedFolder:
     def cache(self) -> Cache:
         """The cache, opened at first use in each process."""
         folder = self.store.cache
-        return _cache_of(folder, self.store.cache_size, _forks if folder is not None else 0)
+        with _opening:  # threads that come first at once get the same one
+            return _cache_of(folder, self.store.cache_size, _forks if folder is not None else 0)
 
     def read(self, name: str, parse: Callable[[bytes], _T]) -> _T:
         """Return what `parse` makes of a manifest's bytes; new ones for which it raises an error are not kept.
@@ -304,11 +306,13 @@ def _held(cache: Cache, wanted: Sequence[_Wanted]) -> Hold | None:
 
 
 _forks = 0
+_opening = Lock()
 
 
 def _count_fork() -> None:
-    global _forks
+    global _forks, _opening
     _forks += 1
+    _opening = Lock()  # another thread of the parent may hold it
     for known in _UNNAMED:
         known.after_fork()
 
