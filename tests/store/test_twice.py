@@ -45,7 +45,16 @@ def places(local: Path, running_server: Server) -> dict[str, str]:
     return {"folder": str(local), "file://": local.as_uri(), "s3://": url}
 
 
-@pytest.fixture(params=["folder", "file://, cached", "s3://", "s3://, cached", "s3://, small cache"])
+@pytest.fixture(
+    params=[
+        "folder",
+        "file://, cached",
+        "file://, small cache",
+        "s3://",
+        "s3://, cached",
+        "s3://, small cache",
+    ]
+)
 def opened(request: pytest.FixtureRequest, places: dict[str, str], server: Server, tmp_path: Path) -> Any:
     """Opens the data set, at some place."""
     place, _, cache = request.param.partition(", ")
@@ -195,3 +204,10 @@ def test_a_data_set_that_was_closed_is_opened_again(opened: Opened, local: Path)
         loader.close()
         dataset.close()
     assert all_of(read_loader, opened) == expected
+
+
+def test_a_data_set_that_was_not_used_is_read_in_a_forked_child_first(opened: Opened, local: Path) -> None:
+    expected = all_of(read_loader, lambda **more: fr.FastRecordDataset(local, **more))
+    dataset = opened()
+    assert in_a_fork(lambda: all_of(read_loader, lambda: dataset)) == expected
+    assert all_of(read_loader, lambda: dataset) == expected
