@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -80,6 +81,17 @@ def test_the_attributes_that_scripts_use_are_those_of_image_folder(image_folder:
     relative = [(os.path.relpath(path, image_folder), label) for path, label in theirs.samples]
     assert ours.samples == relative
     assert ours.root == str(packed)
+
+
+def test_random_transforms_draw_the_same_numbers_as_with_image_folder(image_folder: Path, packed: Path) -> None:
+    transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
+    batches: list[list[Any]] = []
+    for dataset in (fr.FastRecordDataset(packed, transform), ImageFolder(str(image_folder), transform)):
+        torch.manual_seed(7)
+        batches.append(list(DataLoader(dataset, batch_size=5, shuffle=True)))
+    for ours, theirs in zip(*batches, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
 
 
 def test_transforms_are_applied_to_image_and_label_and_may_be_replaced(packed: Path) -> None:

@@ -198,3 +198,9 @@ def test_files_whose_fields_differ_are_refused_by_name(tmp_path: Path, packed: P
         fr.errors.SchemaError, match=r"field 'label' is float64 in \S*float\.frec, but int64 in \S*train\.frec"
     ):
         fr.FastRecordDataset([packed, tmp_path / "float.frec"])
+    for name, size in (("a", 3), ("b", 4)):
+        fr.Writer(tmp_path / name, {"x": fr.array("float32", (size,)), "key": "string"}).close()
+    both = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(fr.errors.SchemaError, match=r"field 'x' is array\(float32, \(4,\)\) in \S*b, but array.*\S*a"):
+        fr.FastRecordDataset(both, fields=["x"])
+    assert len(fr.FastRecordDataset(both, fields=["key"])) == 0

@@ -109,6 +109,16 @@ def test_metadata_that_is_equal_is_kept_and_of_the_rest_the_first_and_listed(
     assert metadata(tmp_path / "out.frec") == expected
 
 
+def test_labels_of_another_type_get_no_class_of_another_file_either(tmp_path: Path) -> None:
+    for name, classes, label in (("a", ["cat"], 0), ("b", ["cat", "dog"], 1), ("c", ["cat"], 1)):
+        with fr.Writer(tmp_path / name, {"label": "int32"}, metadata={"classes": classes}) as writer:
+            writer.append({"label": label})
+    assert fr.files.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out").classes == ["cat", "dog"]
+    assert fr.Reader(tmp_path / "out").column("label").tolist() == [0, 1]
+    with pytest.raises(fr.errors.SchemaError, match=r"/c: label 1 has no class: the file names 1"):
+        fr.files.merge([tmp_path / "c", tmp_path / "b"], tmp_path / "other")
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

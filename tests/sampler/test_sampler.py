@@ -151,6 +151,18 @@ def test_drop_leaves_out_the_last_records_of_the_order_and_no_others(shape: tupl
     assert {len(batch) for batch in batches} == {size}
 
 
+@given(shapes, st.sampled_from(("pad", "exact")), st.booleans())
+def test_len_counts_the_batches_of_each_rank_and_none_is_empty(
+    shape: tuple[int, int, int], last: Last, shuffle: bool
+) -> None:
+    samplers = ranks(*shape, shuffle=shuffle, drop_last=last)
+    epochs = [list(sampler) for sampler in samplers]
+    assert [len(epoch) for epoch in epochs] == [len(sampler) for sampler in samplers]
+    assert all(batch for epoch in epochs for batch in epoch)
+    if last == "exact":
+        assert sorted(itertools.chain.from_iterable(map(records, epochs))) == list(range(shape[0]))
+
+
 def test_by_default_only_shuffling_over_several_ranks_pads() -> None:
     for options, last in (
         ({}, "exact"),

@@ -293,6 +293,14 @@ def test_a_reader_and_a_data_set_keep_their_snapshot_until_they_refresh(images: 
     np.testing.assert_array_equal(fr.FastRecordDataset(images).column("score"), np.arange(12.0))
 
 
+def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "x.frec"
+    with fr.Writer(path, {"label": "int64"}, complete=False) as writer:
+        writer.append({"label": 1})
+    fr.files.add_field(path, "new", "int64", [1])
+    assert not fr.Reader(path).complete
+
+
 def test_a_field_of_a_file_without_records_needs_no_values(tmp_path: Path) -> None:
     path = labels(tmp_path / "x.frec", 0)
     fr.files.add_field(path, "new", fr.array("float32", (3,)), np.zeros((0, 3), np.float32))
