@@ -92,8 +92,17 @@ def assert_same_file(first: Path, second: Path) -> None:
 
 
 def assert_same(left: Any, right: Any) -> None:
-    """Compare values; NaN equals NaN."""
-    assert plain(left) == plain(right)
+    """Compare values and their types; NaN equals NaN."""
+    assert typed(left) == typed(right)
+
+
+def typed(value: Any) -> Any:
+    """Return a value as `plain` does, with the types of single values."""
+    if isinstance(value, Mapping):
+        return {name: typed(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [typed(each) for each in value]
+    return (str(value.dtype) if isinstance(value, np.generic) else type(value).__name__, plain(value))
 
 
 def plain(value: Any) -> Any:
