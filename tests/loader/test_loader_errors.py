@@ -231,12 +231,16 @@ def test_a_label_of_an_unknown_class_is_never_skipped(tmp_path: Path, fields: tu
         list(fr.FastRecordLoader(dataset, 2, shuffle=False, on_error="skip", **images))
 
 
-def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(tmp_path: Path) -> None:
+def test_the_first_thousand_skipped_records_are_listed_and_all_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), *[b"none"] * 1100], images=False)
     loader = make(path, 1101, on_error="skip", limit=None)
     assert len(epoch(loader)) == 1
     assert [record.record for record in loader.skipped] == list(range(1, 1001))
     assert loader.stats().skipped == 1100
+    told = [f"skipped: {record.reason}" for record in loader.skipped[:20]]
+    assert caplog.messages == [*told, "skipped more records: further ones are only counted"]
 
 
 @pytest.mark.parametrize("access", ["mmap", "pread"])
