@@ -127,6 +127,13 @@ def test_labels_of_strings_are_classes_by_sorted_name_over_all_files(tmp_path: P
         data.filter("label", "==", "dog")
 
 
+@pytest.mark.parametrize(("classes", "end"), [("abcde", "'e'"), ("abcdef", r"'e' \.\.\.")])
+def test_a_class_that_there_is_not_is_answered_with_five_that_there_are(tmp_path: Path, classes: str, end: str) -> None:
+    data = fr.FastRecordDataset(write(tmp_path / "a.frec", fr.FieldType("int64"), [0], classes=[*classes]))
+    with pytest.raises(ValueError, match=f"no class is named 'dog'; the data set has 'a', .*{end}$"):
+        data.filter("label", "==", "dog")
+
+
 def test_names_of_classes_are_numbered_by_a_list_that_is_given_or_stored(tmp_path: Path) -> None:
     path = write(tmp_path / "a.frec", fr.string(), ["owl", "cat", "owl"])
     given = fr.FastRecordDataset(path, classes=["owl", "bee", "cat"])
