@@ -34,7 +34,7 @@ class _Images:
 
     flip: bool
     decoding: Decoding
-    main: int | None
+    main: int
     values: bytes | None
 
 
@@ -84,7 +84,7 @@ class Outputs:
         decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
         # The output that may show any image: the data set's image field, else the first.
         names, field = list(geometries), selection.image_field
-        main = None if len(names) <= 1 else names.index(field) if field in names else 0
+        main = names.index(field) if field in names else 0
         self._making = _Images(
             flip, decoding, main, None if values is None else values.view(torch.uint8).numpy().tobytes()
         )
