@@ -273,7 +273,7 @@ class Plan:
             if cut < len(units):
                 self._idlers.appendleft(units[cut:])
         if excess > 0:
-            fresh = np.concatenate([*self._fresh, np.empty(0, np.int64)]) - self._base
+            fresh = np.concatenate(self._fresh) - self._base
             fresh = fresh[fresh >= max(arrived, self._high + 1)]
             fresh = np.sort(fresh[self._kept[fresh]])[::-1]
             cut, excess = self._drop(self._units[fresh], excess)
