@@ -60,10 +60,8 @@ def test_one_in_a_further_field_is_an_error_that_names_it(tmp_path: Path, kind: 
 
 def test_the_first_image_and_a_single_one_may_be_of_any_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", [(mask, RGB) for mask, _ in MASKS.values()])
-    crops = {"image": Resize(24), "mask": Resize(24)}
-    options = {"image": crops} if "images" else {}
     with pytest.warns(UserWarning, match="Pillow decodes"):
-        (images,) = make(path, 20, **options)
+        (images,) = make(path, 20, image={"image": Resize(24), "mask": Resize(24)})
     assert images["image"].shape == (len(MASKS), 3, 24, 24)
     dataset = fr.FastRecordDataset(path, image_field="image")
     with pytest.warns(UserWarning, match="Pillow decodes"):
