@@ -179,6 +179,11 @@ def test_what_is_no_sequence_of_integers_is_refused(packed: Path, indices: Any) 
         fr.FastRecordDataset(packed).__getitems__(indices)
 
 
+def test_options_of_a_store_are_refused_for_files_of_this_machine_too(packed: Path) -> None:
+    with pytest.raises(TypeError, match=r"store is a fastrecord.Store, not dict"):
+        fr.FastRecordDataset(packed, store={"region": "eu-west-1"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("index", [1.0, "1", slice(2), [0, 1]])
 def test_an_index_that_is_no_integer_is_refused(packed: Path, index: Any) -> None:
     with pytest.raises(TypeError):

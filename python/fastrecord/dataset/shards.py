@@ -27,6 +27,7 @@ from fastrecord.schema.roles import plain
 from fastrecord.schema.shard_sets import check_together
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
+from fastrecord.store.store import refuse_other
 
 if TYPE_CHECKING:  # what needs no store does without it
     from fastrecord.store.cache import Cache
@@ -85,8 +86,9 @@ def find_sets(paths: Paths, store: Store | None = None) -> list[Found | Named]:
     Raises:
         FileNotFoundError: nothing is there, or a folder or pattern holds no file.
         ValueError: an empty sequence, or a snapshot lacks a key.
-        CorruptFileError: a `dataset.json` is damaged.
+        CorruptFileError: a `dataset.json` is damaged. TypeError: `store` is something else.
     """
+    refuse_other(store)
     if isinstance(paths, (str, os.PathLike)):
         return _find(paths, store)
     files: list[Found | Named] = []

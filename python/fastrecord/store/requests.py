@@ -44,7 +44,7 @@ from fastrecord.store.failures import (
     said,
     status_of,
 )
-from fastrecord.store.store import Store
+from fastrecord.store.store import Store, refuse_other
 from fastrecord.store.threads import Threads
 
 _T = TypeVar("_T")
@@ -381,11 +381,8 @@ class RemoteFolder:
 
 
 def _options(url: Url, store: Store | None) -> dict[str, Any]:
-    if store is None:
-        return dict(url.options)
-    if not isinstance(store, Store):
-        raise TypeError(f"store is a fastrecord.Store, not {type(store).__name__}")
-    return {**url.options, **store.options}
+    refuse_other(store)
+    return {**url.options, **(store.options if store else {})}
 
 
 # The process whose obstore has threads.

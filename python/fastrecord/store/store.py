@@ -45,3 +45,13 @@ class Store:
         limit = None if cache_size is None else byte_count("cache_size", cache_size)
         for name, value in (("options", dict(options or {})), ("cache", place), ("cache_size", limit)):
             object.__setattr__(self, name, value)
+
+
+def refuse_other(store: object) -> None:
+    """Refuse what is neither a `Store` nor None, for files of this machine too: a mapping would be without effect.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if store is not None and not isinstance(store, Store):
+        raise TypeError(f"store is a fastrecord.Store, not {type(store).__name__}")
