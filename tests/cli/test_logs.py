@@ -370,5 +370,5 @@ def test_skipped_files_and_records_are_told_and_after_some_only_counted(
     assert len(list(loader)) == 1
     lines = [record.getMessage() for record in caplog.records if record.name == "fastrecord.loader"]
     assert len(lines) == 21
-    assert lines[0].endswith("fields=('data', ...) reads it as it is [FR501]")
+    assert lines[0].endswith("fields=('data', ...) reads it as bytes [FR501]")
     assert lines[-1] == "skipped more records: further ones are only counted"

@@ -170,7 +170,7 @@ def test_the_table_and_the_prices_of_the_page_follow_from_plans() -> None:
     assert f"later one | {traffic:,.0f} |" in page
     words = re.sub(r"\s+", " ", page)
     full, far = next(r for p, r in zip(plans, requests, strict=True) if p.shuffle == "full"), requests[3]
-    assert f'${requests[0]:,.0f}; with `shuffle="full"` ${full:,.0f}; ' in words
+    assert f'10 epochs cost ${requests[0]:,.0f}. With `shuffle="full"` they cost ${full:,.0f}, ' in words
     assert f"no affinity ${far:,.0f}. " in words
     assert f"${traffic / 100:,.0f}, and ${10 * plans[0].first_epoch_bytes / 1e11:,.0f} without" in words
 
