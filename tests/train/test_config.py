@@ -96,6 +96,8 @@ def test_an_error_in_an_option_of_the_command_line_does_not_blame_the_file(tmp_p
     assert "'3,x' is not a whole number or a list" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "3,x"]).stderr
     assert "'x' is not a number or none" in CliRunner().invoke(main, ["a", "--max-skipped", "x"]).stderr
     assert "Error: --lr-step-epochs is [5, 3]" in CliRunner().invoke(main, ["a", "--lr-step-epochs", "5,3"]).stderr
+    alone = CliRunner().invoke(main, ["a", "--cache-size", "1GiB"]).stderr
+    assert "Error: --cache-size is '1GiB': it must be absent without a folder (--cache)" in alone
 
 
 @pytest.mark.usefixtures("one_thread")

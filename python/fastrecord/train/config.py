@@ -19,7 +19,7 @@ Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
 LoaderKind = Literal["native", "torch"]
-DataKind = Literal["real", "gpu", "cpu", "queue", "dataset"]
+DataKind = Literal["real", "gpu", "cpu", "dataset"]
 ShuffleKind = Literal["full", "blocks"]
 OnError = Literal["raise", "skip"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -70,8 +70,7 @@ class TrainConfig:
         data: "real": the records of `train`. Other values use a constant batch, to measure the cost
             of each layer; `train` then only gives the numbers of records and classes, and there is
             nothing to evaluate. "gpu": the batch is on the device. "cpu": on the host, copied for
-            each pass. "queue": the same, passed by a Python thread through a queue. "dataset":
-            delivered image by image by the worker processes of a torch DataLoader.
+            each pass. "dataset": delivered image by image by the worker processes of a torch DataLoader.
         shuffle: "full": every order of the records is possible. "blocks", for disks and mounts with
             slow random reads: blocks of neighbouring records in random order, mixed within a window
             of blocks.
@@ -208,6 +207,7 @@ class TrainConfig:
                 self.threads != 0 or not native or self.data != "real",
                 "at least 1 (0, no worker at all, is for loader torch)",
             ),
+            ("cache_size", self.cache_size is None or self.cache is not None, "absent without a folder (--cache)"),
             ("on_error", native or self.on_error == "raise", "'raise' with loader torch: only the native loader skips"),
             ("decoder", native or self.decoder == "auto", "'auto' with loader torch, where Pillow decodes all images"),
             (
