@@ -27,7 +27,7 @@ from fastrecord.train.ladder import WARM_UP, rounds_of
 NAME = "fastrecord"
 # Enough that no epoch ends while something is measured that depends on it.
 RECORDS = 1024
-_RUNGS = 6  # of the ladder
+_RUNGS = 5  # of the ladder
 _FEWEST_STEPS, _MOST_STEPS = 4, 150
 # How much slower than the native loader's threads Pillow decodes.
 _PILLOW = 3.0

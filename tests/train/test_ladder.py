@@ -20,8 +20,6 @@ from click.testing import CliRunner
 import fastrecord as fr
 from fastrecord.train import Rung, TrainError, run_ladder, train
 from fastrecord.train.__main__ import main
-from fastrecord.train.batches.base import Batch
-from fastrecord.train.batches.constant import through_queue
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.config import DataKind, LoaderKind
 from fastrecord.train.distributed import Ranks
@@ -34,7 +32,7 @@ from tests.support.training import losses, read_rest, read_until, running, signa
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
-CONSTANT: tuple[DataKind, ...] = ("gpu", "cpu", "queue", "dataset")
+CONSTANT: tuple[DataKind, ...] = ("gpu", "cpu", "dataset")
 KINDS: tuple[DataKind, ...] = (*CONSTANT, "real")
 RUNGS: tuple[RungKind, ...] = get_args(RungKind)
 
@@ -102,26 +100,9 @@ def test_a_signal_ends_a_run_on_each_kind_of_data_and_leaves_no_thread_and_no_pr
     assert (result.signal, result.step) == (signal.SIGTERM, 2)
     assert "[3/10]" not in log.text
     end = time.monotonic() + 60
-    while threading.active_count() > before:  # a queue's feeder thread ends later
+    while threading.active_count() > before:  # a DataLoader's threads end later
         assert time.monotonic() < end, threading.enumerate()
     assert multiprocessing.active_children() == []
-
-
-def test_a_queue_ends_its_thread_wherever_the_consumer_leaves() -> None:
-    batch: Batch = (torch.zeros(1), torch.zeros(1))
-    for taken in range(6):
-        handed_over = through_queue([batch] * 5)
-        drawn = [next(handed_over, None) for _ in range(taken)]
-        assert sum(value is batch for value in drawn) == min(taken, 5)
-        handed_over.close()
-        assert not [thread for thread in threading.enumerate() if thread.name == "fastrecord-queue"]
-
-
-def test_an_exception_in_the_step_ends_the_thread_of_the_queue(colours: Path, tmp_path: Path) -> None:
-    config = small_config(colours, tmp_path, data="queue", lr=1e30, warmup_epochs=0)
-    with pytest.raises(TrainError, match="no longer finite"):
-        train(config)
-    assert not [thread for thread in threading.enumerate() if thread.name == "fastrecord-queue"]
 
 
 # The ladder
@@ -143,7 +124,7 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
         assert 0 <= rung.data_wait <= 1
     steps = {rung.data: rung.step_seconds for rung in ladder.rungs}
     above = [rung.above for rung in ladder.rungs]
-    assert above == [None, "gpu", "cpu", "queue", "cpu", "dataset"]
+    assert above == [None, "gpu", "cpu", "cpu", "dataset"]
     for rung in ladder.rungs[1:]:
         assert rung.above is not None
         assert rung.layer_seconds == pytest.approx(steps[rung.data] - steps[rung.above])
@@ -152,15 +133,15 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     assert [path.name for path in out.iterdir()] == ["ladder.json"]
     written = json.loads((out / "ladder.json").read_text())
     assert [rung["data"] for rung in written["rungs"]] == list(RUNGS)
-    assert written["rungs"][4]["step_seconds"] == steps["native"]
+    assert written["rungs"][3]["step_seconds"] == steps["native"]
     assert written["rungs"][0]["layer"] == "constant, on the device (here: the CPU)"
     assert (written["limit"], written["verdict"]) == (ladder.limit, ladder.verdict)
     assert (written["loader"], written["device"], written["steps"]) == (loader, "cpu", 8)
 
-    lines = log.messages[-7:]
-    assert [line.split()[0] for line in lines[:6]] == list(RUNGS)
+    lines = log.messages[-6:]
+    assert [line.split()[0] for line in lines[:5]] == list(RUNGS)
     assert "ms over cpu (" in lines[2]
-    assert lines[6] == f"What limits: {ladder.verdict}"
+    assert lines[5] == f"What limits: {ladder.verdict}"
     assert multiprocessing.active_children() == []
 
 
@@ -185,7 +166,7 @@ def test_a_rung_that_cannot_run_is_listed_with_its_reason(
 ) -> None:
     ladder = run_ladder(small_config(colours, tmp_path, max_steps=1, on_error="skip"))
     assert ladder is not None
-    assert [rung.data for rung in ladder.rungs] == ["gpu", "cpu", "queue", "dataset", "native"]
+    assert [rung.data for rung in ladder.rungs] == ["gpu", "cpu", "dataset", "native"]
     assert list(ladder.left_out) == ["torch"]
     assert "torch    not measured: on_error is 'skip': it must be 'raise' with loader torch" in log.text
     assert json.loads((tmp_path / "ladder.json").read_text())["left_out"] == ladder.left_out
@@ -207,15 +188,15 @@ def test_the_verdict_names_what_limits_and_the_layer_that_costs_most() -> None:
         [
             rung("gpu", None, 99, 100, 101),
             rung("cpu", "gpu", 110, over=10),
-            rung("queue", "cpu", 300, over=190),
+            rung("dataset", "cpu", 300, over=190),
             rung("native", "cpu", 140, over=30),
-            rung("torch", "queue", 400, over=100),
+            rung("torch", "dataset", 400, over=100),
         ],
         "native",
     )
     assert ladder.limit == "data"
     assert ladder.headroom == pytest.approx(1.4)
-    # The native loader does not use the queue.
+    # The native loader has no workers.
     assert ladder.verdict == (
         "the data path: the model could take 1.40x as many images; what costs most is reading and decoding records"
     )

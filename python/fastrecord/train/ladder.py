@@ -33,17 +33,11 @@ from fastrecord.train.run_folder import check_folder
 _log = logging.getLogger("fastrecord.train")
 
 # Constant batches, each kind with one more layer; then the records, by either loader.
-RungKind = Literal["gpu", "cpu", "queue", "dataset", "native", "torch"]
+RungKind = Literal["gpu", "cpu", "dataset", "native", "torch"]
 
-# The rung that each one adds a layer to. The native loader's threads write whole batches, without a
-# Python thread or workers in between.
-_ABOVE: Mapping[RungKind, RungKind] = {
-    "cpu": "gpu",
-    "queue": "cpu",
-    "dataset": "queue",
-    "native": "cpu",
-    "torch": "dataset",
-}
+# The rung that each one adds a layer to. The native loader's threads write whole batches, without
+# workers in between.
+_ABOVE: Mapping[RungKind, RungKind] = {"cpu": "gpu", "dataset": "cpu", "native": "cpu", "torch": "dataset"}
 _STEPS = 50
 # Steps before the clock starts in each round: more than a loader prefetches.
 WARM_UP = 4
@@ -52,7 +46,6 @@ _CLOSE = 0.95
 
 _COSTS: Mapping[RungKind, str] = {
     "cpu": "copying batches to the device",
-    "queue": "handing batches from one Python thread to another",
     "dataset": "handing samples from worker processes to the trainer",
     "native": "reading and decoding records",
     "torch": "reading and decoding records",
@@ -326,7 +319,6 @@ class _Measurement:
         return {
             "gpu": "constant, on the device" + (" (here: the CPU)" if where == "cpu" else ""),
             "cpu": f"constant, copied from {copied}" if copied else "constant, copied in memory",
-            "queue": "the same, through a Python thread's queue",
             "dataset": f"constant, through a {workers}",
             "native": "real, native loader",
             "torch": f"real, {workers}",

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import queue
-import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastrecord import FastRecordDataset
-from fastrecord.store.threads import start
 from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.batches.torch import worker_loader
 from fastrecord.train.config import DataKind, TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.labels import class_names
 
-# Capacity of the queue in batches.
-_QUEUE = 2
-
 
 class ConstantBatches(Batches):
     """The same batch of noise repeatedly, as often as the data set has batches.
 
     `config.data` selects the layers. "gpu": the batch is already on the device. "cpu": it is on the
-    host (pinned, if the device is a GPU), and is copied for every pass. "queue": the same, and a
-    Python thread passes it through a queue. "dataset": worker processes of a torch DataLoader
-    deliver each image.
+    host (pinned, if the device is a GPU), and is copied for every pass. "dataset": worker processes
+    of a torch DataLoader deliver each image.
 
     Args:
         dataset: Gives the number of records and of classes. No record is read.
@@ -72,12 +64,7 @@ class ConstantBatches(Batches):
             self._requests.count = count
             yield from self._loader
             return
-        batches = itertools.repeat(self._batch, count)
-        if self._kind == "queue":
-            with contextlib.closing(through_queue(batches)) as handed_over:
-                yield from map(self._copy, handed_over)
-        else:
-            yield from map(self._copy, batches)
+        yield from map(self._copy, itertools.repeat(self._batch, count))
 
     def _copy(self, batch: Batch) -> Batch:
         """Copy the batch if the learner does not, so that this rung always includes a copy."""
@@ -92,32 +79,6 @@ class ConstantBatches(Batches):
         """See `Batches.close`."""
         self._stop()
         self._loader = None
-
-
-def through_queue(batches: Iterable[Batch]) -> Generator[Batch]:
-    """Yield batches that a thread puts into a queue; leaving the generator ends the thread."""
-    waiting: queue.Queue[Batch | None] = queue.Queue(_QUEUE)
-    stop = threading.Event()
-
-    def produce() -> None:
-        for batch in batches:
-            if stop.is_set():
-                return
-            waiting.put(batch)
-        waiting.put(None)
-
-    thread = threading.Thread(target=produce, name="fastrecord-queue", daemon=True)
-    start(thread)
-    try:
-        while (batch := waiting.get()) is not None:
-            yield batch
-    finally:
-        stop.set()
-        # At most one more `put` comes before the thread checks `stop`: an empty queue has room for
-        # it.
-        while not waiting.empty():
-            waiting.get_nowait()
-        thread.join()
 
 
 class _Requests:
