@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrecord as fr
-from fastrecord.dataset.shards import Shards
+from fastrecord.dataset.shards import Shards, normalized
 from tests.conftest import SCHEMA, encode, write_bytes, write_images
 
 # --- labels ---
@@ -151,12 +152,12 @@ def test_a_batch_over_several_files_keeps_its_order(shards: Path) -> None:
 
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=8), data=st.data())
 def test_every_row_of_any_files_is_found_where_it_lies(counts: list[int], data: st.DataObject) -> None:
-    shards = Shards([range(count) for count in counts])  # type: ignore[misc]  # only their lengths count here
+    shards = Shards([SimpleNamespace(counts=counts)])  # type: ignore[list-item]  # only their lengths count here
     where = [(shard, record) for shard, count in enumerate(counts) for record in range(count)]
     assert [shards.locate(row) for row in range(len(where))] == where
     rows = data.draw(st.lists(st.integers(-len(where), len(where) - 1), max_size=20)) if where else []
     found: dict[int, tuple[int, int]] = {}
-    for shard, positions, records in shards.split(shards.rows(rows)):
+    for shard, positions, records in shards.split(normalized(rows, len(shards))):
         found |= {
             position: (shard, record) for position, record in zip(positions.tolist(), records.tolist(), strict=True)
         }

@@ -374,7 +374,7 @@ class FastRecordDataset(Dataset[Any]):
             FastRecordError: a record has no label.
         """
         self._require_labels()
-        return self.selection.labels.of(self.selection.shards.rows(rows))
+        return self.selection.labels.of(normalized(rows, len(self.selection.shards)))
 
     @property
     def classes(self) -> list[str]:

@@ -11,8 +11,9 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from functools import cached_property, partial
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +71,14 @@ class Named:
         """The path of each shard; a URL with what is hidden in it."""
         names = self.manifest.columns["name"]
         return [f"{self.folder}/{name}" if self.source is None else self.source.folder.file_url(name) for name in names]
+
+    def about(self, shard: int) -> tuple[Any, ...]:
+        """Return what the manifest says of a shard: `_ABOUT`."""
+        return tuple(self.manifest.columns[name][shard] for name in _ABOUT)
+
+    def supply(self, shard: int) -> ShardSource | None:
+        """Return what brings a shard; None if it is on this machine."""
+        return None if self.source is None else self.source.supply(*self.about(shard))
 
 
 def find_sets(paths: Paths, store: Store | None = None) -> list[Found | Named]:
@@ -294,15 +303,9 @@ class Shards:
         ends: int64 (files,), the number of records up to the end of each file.
     """
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        # None until a pickled data set, or the shards of a manifest, are used.
-        self._readers: Sequence[Reader] | None = tuple(readers)
-        self._snapshots: list[tuple[Any, ...]] = []
-        self._members: tuple[Shards, ...] = ()
-        # The manifest that names the shards, and how they are read.
-        self._named: tuple[Named, str, bool | Literal["once"]] | None = None
-        self._schema: Schema | None = None
-        self.ends: NDArray[np.int64] = np.cumsum([len(reader) for reader in readers], dtype=np.int64)
+    def __init__(self, parts: Sequence[_Files | _Listed]) -> None:
+        self._parts = tuple(parts)
+        self.ends: NDArray[np.int64] = np.cumsum([n for part in parts for n in part.counts], dtype=np.int64)
 
     @classmethod
     def open(
@@ -328,37 +331,15 @@ class Shards:
             FileNotFoundError: nothing is at a path. CorruptFileError: not a valid .frec file.
             FastRecordError: a file differs from its snapshot.
         """
-        members: list[Shards] = []
-        files: list[Reader] = []
-        for part in find_sets(paths, store):
-            if not isinstance(part, Named):
-                files.append(open_file(*part, access, verify))
-                continue
-            if files:
-                members.append(cls(files))
-                files = []
-            members.append(cls._of_manifest(_present(part) if allow_incomplete else part, access, verify))
-        if files:
-            members.append(cls(files))
-        return cls._of_members(members)
-
-    @classmethod
-    def _of_manifest(cls, named: Named, access: str, verify: bool | Literal["once"]) -> Shards:
-        made = cls(())
-        made._readers, made._named = None, (named, access, verify)
-        made.ends = np.cumsum(named.manifest.columns["records"], dtype=np.int64)
-        return made
-
-    @classmethod
-    def _of_members(cls, members: Sequence[Shards]) -> Shards:
-        if len(members) == 1:
-            return members[0]
-        made = cls(())
-        made._readers, made._members = None, tuple(members)
-        made.ends = np.cumsum(
-            [count for member in members for count in np.diff(member.ends, prepend=0)], dtype=np.int64
-        )
-        return made
+        parts: list[_Files | _Listed] = []
+        for listed, found in groupby(find_sets(paths, store), lambda part: isinstance(part, Named)):
+            if listed:
+                named = (_present(part) if allow_incomplete else part for part in found if isinstance(part, Named))
+                parts += [_Listed(part, access, verify) for part in named]
+            else:
+                files = (part for part in found if not isinstance(part, Named))
+                parts.append(_Files([open_file(*part, access, verify) for part in files]))
+        return cls(parts)
 
     @classmethod
     def open_alike(cls, paths: Paths) -> Shards:
@@ -382,36 +363,21 @@ class Shards:
 
         Files that several of them share come once.
         """
-        members: list[Shards] = []
+        parts: list[_Files | _Listed] = []
         starts: list[int] = []
         for shards in several:
-            own = list(shards._members or [shards])
-            runs = (i for i in range(len(members)) if _are_same(members[i : i + len(own)], own))
-            at = next(runs, len(members))
-            if at == len(members):
-                members += own
-            starts.append(sum(len(member) for member in members[:at]))
-        return cls._of_members(members), starts
+            own = list(shards._parts)
+            at = next((i for i in range(len(parts)) if parts[i : i + len(own)] == own), len(parts))
+            if at == len(parts):
+                parts += own
+            starts.append(sum(sum(part.counts) for part in parts[:at]))
+        return cls(parts), starts
 
     def __getstate__(self) -> dict[str, Any]:
         # Files shared by views are sent and opened once.
-        if self._members:
-            return {"members": self._members, "ends": self.ends}
-        return {"named": self._named, "snapshots": self._reduced(), "ends": self.ends}
+        return {"_parts": self._parts, "ends": self.ends}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._readers = None
-        self._members = state.get("members", ())
-        self._named, self._snapshots = state.get("named"), state.get("snapshots", [])
-        self._schema = None
-        self.ends = state["ends"]
-
-    def _reduced(self) -> list[tuple[Any, ...]]:
-        if self._named is not None:
-            return []  # the manifest says it
-        return self._snapshots if self._readers is None else [reader.__reduce__() for reader in self._readers]
-
-    @property
+    @cached_property
     def readers(self) -> Sequence[Reader]:
         """The reader of each file.
 
@@ -419,54 +385,39 @@ class Shards:
             FastRecordError: a file was replaced since the pickled snapshot.
             FileNotFoundError: it no longer exists.
         """
-        if self._readers is None:
-            if self._members:
-                self._readers = tuple(reader for member in self._members for reader in member.readers)
-            elif self._named is not None:
-                self._readers = _Unopened(*self._named)
-            else:
-                self._readers = tuple(reopen(*arguments) for reopen, arguments in self._snapshots)
-        return self._readers
+        first, *others = (part.readers for part in self._parts)
+        return (*first, *chain.from_iterable(others)) if others else first
 
     @property
     def paths(self) -> list[str]:
         """The path of each file."""
-        if self._members:
-            return [path for member in self._members for path in member.paths]
-        return [os.fspath(reader.path) for reader in self.readers] if self._named is None else self._named[0].paths
+        return [path for part in self._parts for path in part.paths]
 
     @property
     def distinct(self) -> tuple[Reader, ...]:
         """Readers whose fields may differ: of the shards of a manifest, which have the same ones, the first."""
-        if self._members:
-            return tuple(reader for member in self._members for reader in member.distinct)
-        return tuple(self.readers if self._named is None else self.readers[:1])
+        return tuple(reader for part in self._parts for reader in part.readers[: 1 if part.named else None])
 
     @property
     def named(self) -> Named | None:
         """The manifest that names all files; None without one, or if there are several."""
-        return None if self._named is None else self._named[0]
+        return self._parts[0].named if len(self._parts) == 1 else None
 
     @property
     def sources(self) -> list[CachedFolder]:
         """What brings shards that are in object stores."""
-        return [named.source for named in self._manifests() if named.source is not None]
+        return [part.named.source for part in self._parts if part.named and part.named.source is not None]
 
     @property
     def fit_caches(self) -> bool:
         """Whether the caches of shards in object stores have room for all of them."""
         room: dict[Cache, int] = {}
-        for named in self._manifests():
-            source = named.source
-            if source is not None and source.store.cache_size is not None:
+        for part in self._parts:
+            source = part.named and part.named.source
+            if part.named and source and source.store.cache_size is not None:
                 left = room.get(source.cache, source.store.cache_size)
-                room[source.cache] = left - sum(named.manifest.columns["bytes"])
+                room[source.cache] = left - sum(part.named.manifest.columns["bytes"])
         return min(room.values(), default=0) >= 0
-
-    def _manifests(self) -> list[Named]:
-        if self._members:
-            return [named for member in self._members for named in member._manifests()]
-        return [] if self._named is None else [self._named[0]]
 
     def supply(self, shard: int) -> ShardSource | None:
         """Return what brings a file; None if it is on this machine.
@@ -474,21 +425,16 @@ class Shards:
         Args:
             shard: Its position in `readers`.
         """
-        for member in self._members:
-            if shard < len(member.ends):
-                return member.supply(shard)
-            shard -= len(member.ends)
-        if self._named is None or self._named[0].source is None:
-            return None
-        columns = self._named[0].manifest.columns
-        return self._named[0].source.supply(*(columns[name][shard] for name in _ABOUT))
+        for part in self._parts:
+            if shard < len(part.counts):
+                return part.named.supply(shard) if part.named else None
+            shard -= len(part.counts)
+        raise IndexError(shard)
 
     @property
     def opened(self) -> tuple[Reader, ...]:
         """Readers of files that no manifest names."""
-        if self._members:
-            return tuple(reader for member in self._members for reader in member.opened)
-        return tuple(self.readers) if self._named is None else ()
+        return tuple(reader for part in self._parts if not part.named for reader in part.readers)
 
     def refuse_incomplete(self, option: str = "allow_incomplete=True") -> None:
         """Refuse files that lack records, or hold some twice.
@@ -514,19 +460,12 @@ class Shards:
         Raises:
             SchemaError: `metadata["classes"]` of a file is not a list of distinct names.
         """
-        if self._members:
-            return [names for member in self._members for names in member.class_lists()]
-        if self._named is not None:
-            manifest = self._named[0].manifest
-            return [None if at is None else manifest.classes[at] for at in manifest.columns["classes"]]
-        return [class_names(reader) for reader in self.readers]
+        return [names for part in self._parts for names in part.class_lists()]
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """The schema of the first file; a reader builds it anew on each call."""
-        if self._schema is None:
-            self._schema = self.readers[0].schema
-        return self._schema
+        return self.readers[0].schema
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -543,14 +482,6 @@ class Shards:
         row = normalized_one(index, len(self))
         shard = int(np.searchsorted(self.ends, row, side="right"))
         return shard, row - (int(self.ends[shard - 1]) if shard else 0)
-
-    def rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return indices as numbers in [0, len(self)), int64 (N,).
-
-        Raises:
-            IndexError: one is out of range. TypeError: not a 1-D sequence of integers.
-        """
-        return normalized(indices, len(self))
 
     def split(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Group rows by file.
@@ -575,47 +506,58 @@ class Shards:
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return each file's snapshot for JSON: `path`, `file_id`, `commit`, `records`, `bytes`, `footer_crc`."""
-        if self._members:
-            return [snapshot for member in self._members for snapshot in member.snapshots()]
-        if self._named is not None:
-            named, keys = self._named[0], _ABOUT[1:]
-            columns = [named.manifest.columns[key] for key in keys]
-            rows = zip(named.paths, *columns, strict=True)
-            return [dict(zip(("path", *keys), row, strict=True)) for row in rows]
-        return [
-            {
-                "path": os.fspath(reader.path),
-                "file_id": reader.file_id,
-                "commit": reader.commit,
-                "records": len(reader),
-                "bytes": reader.nbytes,
-                "footer_crc": reader.footer_crc,
-            }
-            for reader in self.readers
-        ]
-
-    def _is_same(self, other: Shards) -> bool:
-        return (self._named, self._reduced()) == (other._named, other._reduced())
+        keys = ("path", *_ABOUT[1:])
+        return [dict(zip(keys, values, strict=True)) for part in self._parts for values in part.about()]
 
     def close(self) -> None:
         """Close the readers; views already returned stay valid."""
-        readers = self._readers if self._named is None else self.readers
-        if isinstance(readers, _Unopened):
-            readers.close()
-        else:
-            for reader in readers or ():
-                reader.close()
-        for member in self._members:
-            member.close()
+        for part in self._parts:
+            part.close()
 
 
-def _are_same(some: Sequence[Shards], others: Sequence[Shards]) -> bool:
-    pairs = zip(some, others, strict=False)
-    return len(some) == len(others) and all(a is b or a._is_same(b) for a, b in pairs)
+class _Files:
+    """Files that no manifest names. They pickle as their snapshots, and are opened again at first use."""
+
+    named: Named | None = None
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = tuple(readers)
+        self.counts = [len(reader) for reader in readers]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_reduced": self._reduced, "counts": self.counts}
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Files) and self._reduced == other._reduced)
+
+    @cached_property
+    def readers(self) -> tuple[Reader, ...]:
+        return tuple(reopen(*arguments) for reopen, arguments in self._reduced)
+
+    @cached_property
+    def _reduced(self) -> list[tuple[Any, ...]]:
+        return [reader.__reduce__() for reader in self.readers]
+
+    @property
+    def paths(self) -> list[str]:
+        return [os.fspath(reader.path) for reader in self.readers]
+
+    def class_lists(self) -> list[list[str] | None]:
+        return [class_names(reader) for reader in self.readers]
+
+    def about(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of each snapshot."""
+        for reader in self.readers:
+            path = os.fspath(reader.path)
+            yield path, reader.file_id, reader.commit, len(reader), reader.nbytes, reader.footer_crc
+
+    def close(self) -> None:
+        for reader in vars(self).get("readers", ()):
+            reader.close()
 
 
-class _Unopened(Sequence[Reader]):
-    """A reader of each shard of a manifest, made when it is asked for: there may be very many.
+class _Listed(Sequence[Reader]):
+    """The shards of a manifest. A reader is made when it is asked for: there may be very many.
 
     Args:
         named: The shards.
@@ -623,15 +565,21 @@ class _Unopened(Sequence[Reader]):
     """
 
     def __init__(self, named: Named, access: str, verify: bool | Literal["once"]) -> None:
-        self._named, self._how = named, (access, verify)
-        self._about = [named.manifest.columns[name] for name in _ABOUT]
+        self.named, self._how = named, (access, verify)
         manifest = named.manifest
+        self.counts: list[int] = manifest.columns["records"]
         self._contents = {
             at: Contents(manifest.schema, at if at is None else manifest.classes[at])
             for at in set(manifest.columns["classes"])
         }
         self._made: list[Reader | None] = [None] * len(manifest)
         self._closed = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Listed, (self.named, *self._how)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Listed) and (self.named, self._how) == (other.named, other._how)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -646,6 +594,22 @@ class _Unopened(Sequence[Reader]):
         made = self._made[at]
         return self._make(at) if made is None else made
 
+    @property
+    def readers(self) -> Self:
+        return self
+
+    @property
+    def paths(self) -> list[str]:
+        return self.named.paths
+
+    def class_lists(self) -> list[list[str] | None]:
+        manifest = self.named.manifest
+        return [None if at is None else manifest.classes[at] for at in manifest.columns["classes"]]
+
+    def about(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of each snapshot."""
+        return zip(self.paths, *(self.named.manifest.columns[name] for name in _ABOUT[1:]), strict=True)
+
     def close(self) -> None:
         """Close all readers, also those that are made later."""
         self._closed = True
@@ -654,14 +618,11 @@ class _Unopened(Sequence[Reader]):
                 reader.close()
 
     def _make(self, at: int) -> Reader:
-        named, source = self._named, self._named.source
-        name, *about = (column[at] for column in self._about)
-        more: tuple[Any, ...] = (
-            None if source is None else source.supply(name, *about),
-            self._contents[named.manifest.columns["classes"][at]],
-        )
-        place = f"{named.folder}/{name}" if source is None else as_name(source.folder.where(name))
-        made = open_shard(place, *self._how, tuple(about), *more)
+        named = self.named
+        name, *about = named.about(at)
+        place = f"{named.folder}/{name}" if named.source is None else as_name(named.source.folder.where(name))
+        contents = self._contents[named.manifest.columns["classes"][at]]
+        made = open_shard(place, *self._how, tuple(about), named.supply(at), contents)
         if self._closed:
             made.close()
         self._made[at] = made
