@@ -11,13 +11,11 @@ A file is read by `interchange.files.lmdb_pages` and written by the package lmdb
 - In place of a pickle, tuple and pyobject may be what `pyarrow.serialize` wrote until pyarrow 11:
   four counts (int32), an Arrow stream of one record with a union of all types, and tensors. Older
   converters of Efficient-PyTorch wrote it, and pytorch-load-faster, which frames it by lz4.
-- datum: Caffe's `Datum` (caffe.proto).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import struct
@@ -70,7 +68,6 @@ _ORIGINS = {
     "bytes": "values",
     "tuple": "pickled tuples (image, label) in the values",
     "pyobject": "pickled objects in the values",
-    "datum": "Caffe's Datum in the values",
 }
 
 # The numbers that pyarrow.serialize has for types: none, bool, int, text, floats; and others.
@@ -338,11 +335,6 @@ def _recognise(values: Sequence[memoryview], path: str) -> str:
             if list(_pyobject(first)) == ["image", "label"]:
                 return "tuple"
         return "pyobject"
-    with suppress(ValueError):
-        if values:
-            for value in values:
-                _datum(value)
-            return "datum"
     if b"\xff\xff\xff\xff" in bytes(first[:64]):
         raise Code.SOURCE.error(
             f"{path}: its values look like what an early pyarrow.serialize wrote: write them again with pickle, with "
@@ -463,54 +455,9 @@ def _decompressed(value: memoryview) -> bytes | memoryview:
     return data
 
 
-def _datum(value: memoryview) -> _Values:
-    """Return the parts of Caffe's Datum: 1 to 3 are a shape, 4 data, 5 the label, 6 floats, 7 if data is a file."""
-    parts: dict[int, Any] = {1: 0, 2: 0, 3: 0, 5: 0, 7: 0}
-    floats: list[memoryview] = []
-    at = 0
-    while at < len(value):
-        tag, at = _varint(value, at)
-        number, wire = tag >> 3, tag & 7
-        if wire not in {4: (2,), 6: (2, 5)}.get(number, (0,)) or not 1 <= number <= 7:
-            raise ValueError(f"its value is not a Datum: it has a field {number} of wire type {wire}")
-        size, at = (4, at) if wire == 5 else _varint(value, at)
-        if wire == 0:
-            parts[number] = size
-            continue
-        if size > len(value) - at:
-            raise ValueError("its value is not a Datum, or is cut short")
-        each, at = value[at : at + size], at + size
-        if number == 6:
-            floats.append(each)
-        else:
-            parts[4] = each
-    shape = (parts[1], parts[2], parts[3])
-    # Labels are int32; negative ones are written with 64 bits.
-    label = parts[5] - (1 << 64) if parts[5] >> 63 else parts[5]
-    data = parts.get(4)
-    if parts[7]:
-        if data is None:
-            raise ValueError("its Datum is encoded, and has no data")
-        return {"image": data, "label": label}
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.frombuffer(b"".join(floats), "<f4")
-    if math.prod(shape) != raw.size or not raw.size:
-        raise ValueError(f"its value is not a Datum: {raw.size:,} numbers are not {shape}")
-    return {"data": raw.reshape(shape), "label": label}
-
-
-def _varint(value: memoryview, at: int) -> tuple[int, int]:
-    number = 0
-    for place, byte in enumerate(value[at : at + 10]):
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return number, at + place + 1
-    raise ValueError("its value is not a Datum, or is cut short")
-
-
 _SPLIT: dict[str, Callable[[memoryview], _Values]] = {
     "image": lambda value: {"image": value},
     "tuple": _tuple,
-    "datum": _datum,
     "pyobject": _pyobject,
     "bytes": lambda value: {"value": value},
 }

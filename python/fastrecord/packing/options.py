@@ -30,7 +30,7 @@ class Input:
         source: A folder, a file, a pattern such as "train-{000..146}.tar", several of these, or a
             data set. Or URLs of stores, of the web or of the Hugging Face hub.
         format: Format of the source: arrayrecord, beton, cifar, folder, hdf5, huggingface, idx,
-            litdata, lmdb, mds, n5, numpy, pairs, parquet, recordio, tfrecord, torch, webdataset, zarr,
+            litdata, lmdb, mds, numpy, pairs, parquet, recordio, tfrecord, torch, webdataset, zarr,
             or one of another package. auto looks at the source.
         settings: Settings of the format, by name; docs/formats.md lists them.
         store: Options of the object store.

@@ -55,24 +55,6 @@ def efficient(count: int, start: int = 0) -> dict[bytes, bytes]:
     return entries | {b"__keys__": pickle.dumps(keys), b"__len__": pickle.dumps(count)}
 
 
-def varint(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(data) + bytes([number])
-
-
-def datum(shape: tuple[int, ...], label: int, *, data: bytes = b"", floats: Any = (), encoded: bool = False) -> bytes:
-    """Return Caffe's Datum, by the numbers of caffe.proto."""
-    message = b"".join(varint(at << 3) + varint(dim) for at, dim in enumerate(shape, 1))
-    message += varint(4 << 3 | 2) + varint(len(data)) + data if data else b""
-    message += varint(5 << 3) + varint(label)
-    message += b"".join(varint(6 << 3 | 5) + struct.pack("<f", number) for number in floats)
-    return message + (varint(7 << 3) + varint(1) if encoded else b"")
-
-
 def opened(path: Path, **settings: str) -> Any:
     return LMDB.open(str(path), settings)
 
@@ -177,29 +159,6 @@ def test_what_pyarrow_serialized_is_read_too(tmp_path: Path) -> None:
         assert list(bad)[-2:] == [len(cut) + 1, len(cut) + 2]
         assert len(bad) > len(cut) // 2
         assert "something else than plain data" in bad[len(cut) + 2]
-
-
-def test_datums_of_caffe_come_as_images_or_arrays(tmp_path: Path) -> None:
-    raw = [np.random.default_rng(n).integers(0, 256, (3, 4, 5), np.uint8) for n in range(12)]
-    entries = {b"%08d" % n: datum((3, 4, 5), n - 2, data=each.tobytes()) for n, each in enumerate(raw)}
-    with opened(write(tmp_path / "a.lmdb", entries)) as source:
-        assert [str(f.type) for f in source.fields] == ["string", "array(uint8, (3, 4, 5))", "int64"]
-        columns = take(source)
-        assert_same(columns["data"], raw)
-        assert columns["label"] == list(range(-2, 10))
-    coded = {b"%08d" % n: datum((), n, data=picture(n), encoded=True) for n in range(12)}
-    with opened(write(tmp_path / "b.lmdb", coded)) as source:
-        assert [f.type.name for f in source.fields] == ["string", "image", "int64"]
-        assert take(source)["image"] == [picture(n) for n in range(12)]
-    floats = {b"%08d" % n: datum((1, 1, 3), n, floats=(n, 0.5, -1)) for n in range(12)}
-    with opened(write(tmp_path / "c.lmdb", floats)) as source:
-        assert_same(take(source)["data"][7], np.array([[[7, 0.5, -1]]], np.float32))
-    message = entries[b"00000003"]
-    cut = {key: message[:end] for end in range(1, len(message)) if (key := b"%08d" % end)}
-    with opened(write(tmp_path / "d.lmdb", {b"00000000": message, **cut}), values="datum") as source:
-        bad = bad_records(source)
-        assert len(bad) >= len(cut) - 2
-        assert "Datum" in bad[1]
 
 
 def test_a_hostile_pickle_is_an_error_with_its_key(tmp_path: Path) -> None:
@@ -375,7 +334,7 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fr.FastRecordError, match=r"--drop label"):
         export(reader, LMDB, tmp_path / "a.lmdb", values="image")
     with pytest.raises(fr.FastRecordError, match=r"LMDB is written as pyobject, image or tuple"):
-        export(reader, LMDB, tmp_path / "a.lmdb", values="datum")
+        export(reader, LMDB, tmp_path / "a.lmdb", values="bytes")
     fields.pop("label")
     cases = [("k", "its key b'k' is taken"), ("k" * 512, "keys have 1 to 511 bytes, not 512"), ("", "bytes, not 0")]
     for number, (key, why) in enumerate(cases):
