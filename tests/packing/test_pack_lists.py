@@ -69,7 +69,7 @@ def test_an_absolute_path_in_a_list_is_made_relative(small: Path, tmp_path: Path
         (" ,1\n", r"line 1: the path is empty"),
         ("a.jpg\n../b.jpg\n", r"line 2: '../b\.jpg' is not in"),
         ("/etc/passwd\n", r"line 1: '/etc/passwd' is not in"),
-        ("a.jpg,1\n./a.jpg,2\n", r"line 2: 'a\.jpg' is already in line 1 already"),
+        ("a.jpg,1\n./a.jpg,2\n", r"line 2: 'a\.jpg' is already in line 1"),
         ('a.jpg,1\n"b.jpg,2\n', r"line 2: not valid CSV"),
     ],
 )

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastrecord.interchange.card import Card
-from fastrecord.interchange.files.image_files import ImageFiles
-from fastrecord.interchange.files.listing import list_csv, list_folder
+from fastrecord.interchange.files.csv_list import ListedFiles
+from fastrecord.interchange.files.image_files import list_folder
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.source import Source
 from fastrecord.interchange.stored import is_stored, store_of
@@ -61,12 +61,12 @@ class FolderFormat(Format):
                 raise ValueError("a list has no class folders: leave out allow_empty_classes")
             if is_stored(source):
                 raise ValueError(f"{source}: a list names files of this machine: leave out list")
-            return ImageFiles(list_csv(source, os.fspath(listed)))
+            return ListedFiles(source, os.fspath(listed))
         if is_stored(source):
-            from fastrecord.interchange.files.stored_files import list_bucket
+            from fastrecord.interchange.files.stored_files import StoredFiles
 
-            return list_bucket(store_of(source), allow_empty_classes=keep)
-        return ImageFiles(list_folder(source, allow_empty_classes=keep))
+            return StoredFiles(store_of(source), allow_empty_classes=keep)
+        return list_folder(source, allow_empty_classes=keep)
 
     def refuse(self, schema: Schema) -> Refusal:
         """Return all but one image, the label and the key."""
