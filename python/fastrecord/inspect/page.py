@@ -25,8 +25,9 @@ from fastrecord.dataset.selection import Selection
 from fastrecord.dataset.shards import Paths, Shards, find_files
 from fastrecord.dataset.where import find_matching
 from fastrecord.errors import Code
+from fastrecord.files.places import refuse_irregular
+from fastrecord.files.publish.staging import Staging
 from fastrecord.inspect.findings import Answer
-from fastrecord.inspect.whole_file import check_output, write_whole
 from fastrecord.look.pictures import make_picture, may_be_picture
 from fastrecord.look.values import short_text
 from fastrecord.names import readable
@@ -109,12 +110,12 @@ def browse(
     """
     n, seed = integer("n", n, 1, MOST_RECORDS + 1), integer("seed", seed, 0, WORD)
     target = f"{_name_of(path)}.html" if out is None else os.fspath(out)
-    check_output(target, overwrite=overwrite)
-    with contextlib.closing(Shards.open(path)) as shards:
+    refuse_irregular(target)
+    with Staging(target, overwrite=overwrite) as staging, contextlib.closing(Shards.open(path)) as shards:
         selection = _select(shards, class_name, where)
         items = _Items(shards, _sample(selection, n, seed), selection)
         page = _page(_contents(shards, selection, items, class_name=class_name, where=where, seed=seed))
-    write_whole(target, page, overwrite=overwrite)
+        staging.write(page)
     return BrowseSummary(target, len(shards), len(selection), len(items.items), items.damaged, len(page))
 
 

@@ -7,7 +7,8 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fastrecord.inspect.whole_file import check_output, write_whole
+from fastrecord.files.places import refuse_irregular
+from fastrecord.files.publish.staging import Staging
 from fastrecord.interchange.libraries import library
 
 if TYPE_CHECKING:
@@ -32,16 +33,9 @@ def require_plot(path: str | os.PathLike[str]) -> Any:
     if not os.fspath(path).lower().endswith(_KINDS):
         raise ValueError(f"{os.fspath(path)}: a picture's name ends with {', '.join(_KINDS)}")
     figure = library("matplotlib.figure", "plot", "a plot").Figure
-    check_output(os.fspath(path), overwrite=True)
-    return figure
-
-
-def _save(figure: Any, path: str | os.PathLike[str]) -> None:
-    picture = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a font lacks characters of a name
-        figure.savefig(picture, format=os.fspath(path)[-3:].lower(), dpi=100)
-    write_whole(os.fspath(path), picture.getvalue(), overwrite=True)
+    refuse_irregular(os.fspath(path))
+    with Staging(path, overwrite=True):  # it can be written there
+        return figure
 
 
 def plot_stats(stats: FileStats, path: str | os.PathLike[str]) -> None:
@@ -72,7 +66,12 @@ def plot_stats(stats: FileStats, path: str | os.PathLike[str]) -> None:
     _draw_classes(next(axes), stats)
     for rest in axes:
         rest.set_axis_off()
-    _save(figure, path)
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font lacks characters of a name
+        figure.savefig(picture, format=os.fspath(path)[-3:].lower(), dpi=100)
+    with Staging(path, overwrite=True) as staging:
+        staging.write(picture.getvalue())
 
 
 def _plain(text: str) -> str:

@@ -83,6 +83,18 @@ class Staging:
         os.rename(self.path, self.target)
         sync_folder(os.path.dirname(self.target))
 
+    def write(self, content: bytes) -> None:
+        """Write the file as a whole, and put it in its place.
+
+        Raises:
+            OSError: as `finish`, or it cannot be written; the error names the path.
+        """
+        try:
+            write_through(self.path, content)
+        except OSError as err:
+            raise type(err)(err.errno, err.strerror, self.given) from err
+        self.finish()
+
     def _refuse(self) -> None:
         if not os.path.lexists(self.target):
             return
