@@ -36,9 +36,9 @@ def unsafe(name: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNSAFE_MODULES:
             yield f"{name}:{node.lineno}: from {node.module} import"
         if isinstance(node, ast.Import):
-            for module in node.names:
+            for module in (each for each in node.names if each.name.split(".")[0] in UNSAFE_MODULES):
                 used = {(name, attribute) for attribute in attributes(tree, module.asname or module.name)}
-                if module.name.split(".")[0] in UNSAFE_MODULES and not used <= USED_OF_PICKLE:
+                if not used <= USED_OF_PICKLE:
                     yield f"{name}:{node.lineno}: import {module.name}"
         if not isinstance(node, ast.Call):
             continue
