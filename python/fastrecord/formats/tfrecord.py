@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -37,7 +38,7 @@ from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE, first_few, most, most_images, renamed
 from fastrecord.interchange.paths import expand, several
-from fastrecord.interchange.source import ROWS, DamageError, Rows, ShardedSource, Source, SourceField
+from fastrecord.interchange.source import ROWS, DamageError, Rows, ShardedSource, Source, SourceField, converted
 from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
 
@@ -85,17 +86,15 @@ class _Feature:
         )
         if raw:
             return cls(name, kind, _BYTES, True, 1)
-        count = (
-            None
-            if kind.name == "list" or None in (kind.shape or ())
-            else math.prod(size or 0 for size in kind.shape or ())
-        )
+        sizes = (None,) if kind.name == "list" else kind.shape or ()
+        count = None if None in sizes else math.prod(size or 0 for size in sizes)
         return cls(name, kind, _FLOATS if "float" in numbers else _INTS, False, count)
 
     @property
-    def shaped(self) -> bool:
-        """Whether another feature has the shape."""
-        return self.type.name == "array" and len(self.type.shape or ()) > 1 and None in (self.type.shape or ())
+    def shape_name(self) -> str:
+        """The name of the feature that has the shape; "" if none has."""
+        shape = self.type.shape or ()
+        return f"{self.name}/shape" if self.type.name == "array" and len(shape) > 1 and None in shape else ""
 
 
 class TFRecordSource(ShardedSource):
@@ -135,54 +134,16 @@ class TFRecordSource(ShardedSource):
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """Yield records; heads before `start` are read, data is not."""
         chosen = [self._features[name] for name in names]
-        features = [name for each in chosen for name in (each.name, *((f"{each.name}/shape",) if each.shaped else ()))]
         for first, data, starts, ends, bad in self._runs(start):
             for at in range(0, len(starts), ROWS):
                 part = slice(at, at + ROWS)
-                wrong = {number - at: why for number, why in bad.items() if at <= number < at + ROWS}
-                yield self._rows(first + at, data, starts[part], ends[part], wrong, chosen, features)
+                wrong = {first + row: why for row, why in bad.items() if at <= row < at + ROWS}
+                yield from _rows(first + at, data, starts[part], ends[part], wrong, chosen)
 
     def _card(self, sample: tuple[memoryview, NDArray[np.int64], NDArray[np.int64]]) -> Card | None:
         data, starts, ends = sample
         ((_, _, (first, last), _, _),), _ = read_examples(data, starts[:1], ends[:1], [CARD])
         return Card.from_json(bytes(data[first[0] : last[0]])) if len(first) else None
-
-    def _rows(
-        self,
-        first: int,
-        data: memoryview,
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        bad: dict[int, str],
-        chosen: Sequence[_Feature],
-        features: list[str],
-    ) -> Rows:
-        columns, damaged = read_examples(data, starts, ends, features)
-        bad = dict.fromkeys(damaged, "its data is not a tf.train.Example message") | bad
-        found = dict(zip(features, columns, strict=True))
-        for feature in chosen:
-            kinds, counts = found[feature.name][:2]
-            fits = (
-                (kinds == feature.kind) & (counts == feature.count)
-                if feature.count is not None
-                else ((kinds == feature.kind) | (counts == 0))
-            )
-            for at in np.flatnonzero(~fits).tolist():
-                bad.setdefault(at, _misfit(feature, int(kinds[at]), int(counts[at])))
-        values: dict[str, Sequence[Any]] = {}
-        while True:
-            good = np.ones(len(starts), bool)
-            good[list(bad)] = False
-            wrong: dict[int, str] = {}
-            for feature in chosen:
-                shape = found.get(f"{feature.name}/shape") if feature.shaped else None
-                values[feature.name] = _values(feature, data, found[feature.name], shape, good, wrong)
-            if not wrong:
-                break
-            # Rare: values are read again without the records that just turned out bad.
-            bad |= wrong
-        reasons = {first + at: why for at, why in sorted(bad.items())}
-        return Rows(first, len(starts), values, reasons)
 
     def _few(self) -> Iterator[Run]:
         """Yield runs until there are enough records to tell the features."""
@@ -315,82 +276,99 @@ def _misfit(feature: _Feature, kind: int, count: int) -> str:
     return f"{reason}: leave it out with `--map`"
 
 
-def _values(
-    feature: _Feature,
+def _rows(
+    first: int,
     data: memoryview,
-    column: Any,
-    shape: Any | None,
-    good: NDArray[np.bool_],
-    wrong: dict[int, str],
-) -> Sequence[Any]:
-    """Return a feature's values in the good records; note records whose values are bad in `wrong`."""
-    kinds, counts, (firsts, lasts), floats, ints = column
-    counts = np.where(kinds == feature.kind, counts, 0)
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    numbers = np.flatnonzero(good)
-    parse = _parser(feature)
-    values: list[Any] = []
-    if feature.kind == _BYTES:
-        single = feature.type.name != "list" or feature.raw
-        places = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-        if single and shape is None and len(numbers) == len(places) == len(good):
-            try:
-                if feature.type.name in ("image", "bytes"):
-                    return [data[a:b] for a, b in places]
-                return [parse(data[a:b]) for a, b in places]
-            except (ValueError, RecursionError):
-                pass  # found again below, by record
-        shapes = _shapes(shape, good, wrong)
-        for at, start, end in zip(numbers.tolist(), starts[good].tolist(), ends[good].tolist(), strict=True):
-            try:
-                items = [parse(data[a:b]) for a, b in places[start:end]]
-                values.append(items if not single else items[0].reshape(shapes[at]) if shapes else items[0])
-            except (ValueError, RecursionError) as err:
-                wrong[at] = f"the feature {feature.name!r}: {err}"
-        return values
-    flat = floats if feature.kind == _FLOATS else ints
-    dtype = (feature.type.item or feature.type).dtype
-    if dtype == "bfloat16":
-        flat = as_bits(flat) if feature.type.name != "list" else flat
-    elif dtype is not None and flat.dtype != dtype:
-        flat = flat.astype(dtype)
-    if feature.count is not None:
-        count = feature.count
-        if not good.all():
-            flat = flat[(starts[good][:, None] + np.arange(count)).ravel()]
-        return cast("Sequence[Any]", flat.reshape(len(numbers), *(feature.type.shape or ())))
-    shapes = _shapes(shape, good, wrong)
-    # A list of floats becomes bfloat16; an array of them would have to be.
-    items = flat.tolist() if dtype == "bfloat16" and feature.type.name == "list" else flat
-    for at, start, end in zip(numbers.tolist(), starts[good].tolist(), ends[good].tolist(), strict=True):
-        try:
-            values.append(flat[start:end].reshape(shapes[at]) if shapes else items[start:end])
-        except ValueError as err:
-            wrong[at] = f"the feature {feature.name!r}: {err}"
-    return values
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    bad: Mapping[int, str],
+    chosen: Sequence[_Feature],
+) -> Iterator[Rows]:
+    """Yield records with some features; `bad` has the ones that are known to be bad, by number."""
+    names = [name for each in chosen for name in (each.name, each.shape_name) if name]
+    columns, damaged = read_examples(data, starts, ends, names)
+    found = dict(zip(names, columns, strict=True))
+    values = {each.name: _Values(each, data, found[each.name], found.get(each.shape_name)) for each in chosen}
+    bad = {first + row: "its data is not a tf.train.Example message" for row in damaged} | dict(bad)
+    for column in values.values():
+        for row, why in column.misfits():
+            bad.setdefault(first + row, why)
+    return converted(first, len(starts), {name: column.read for name, column in values.items()}, bad)
 
 
-def _shapes(column: Any | None, good: NDArray[np.bool_], wrong: dict[int, str]) -> dict[int, list[int]]:
-    """Return the shape in each good record, by position; empty without shapes."""
-    if column is None:
-        return {}
-    kinds, counts, _, _, ints = column
-    ends = np.cumsum(np.where(kinds == _INTS, counts, 0))
-    shapes = {}
-    for at in np.flatnonzero(good).tolist():
-        shapes[at] = ints[ends[at] - counts[at] : ends[at]].tolist() if kinds[at] == _INTS else []
-        if not shapes[at]:
-            wrong[at] = "the shape of an array is missing"
-    return shapes
+class _Values:
+    """The values of a feature in a run of records.
+
+    Args:
+        feature: The feature.
+        data: Bytes with the messages.
+        column: What `read_examples` returns for it.
+        shapes: Likewise for the feature with the shapes; None: it has none.
+    """
+
+    def __init__(self, feature: _Feature, data: memoryview, column: Any, shapes: Any | None) -> None:
+        self._feature, self._data = feature, data
+        self._kinds, self._counts, (firsts, lasts), floats, ints = column
+        # Where the values of each record begin, and where the last ones end.
+        self._places = _places(self._kinds, self._counts, feature.kind)
+        dtype = (feature.type.item or feature.type).dtype
+        # Where byte strings begin and end, or numbers.
+        self._items: Any = floats if feature.kind == _FLOATS else ints
+        self._parse: Callable[[memoryview], Any] | None = None
+        if feature.kind == _BYTES:
+            self._items = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+            if feature.raw:
+                self._parse = _raw_parser(feature.type)
+            elif (feature.type.item or feature.type).name not in ("image", "bytes"):
+                self._parse = from_bytes(feature.type.item or feature.type)
+        elif dtype == "bfloat16":
+            # A list of floats becomes bfloat16; an array of them would have to be.
+            self._items = floats.tolist() if feature.type.name == "list" else as_bits(floats)
+        elif dtype is not None and self._items.dtype != dtype:
+            self._items = self._items.astype(dtype)
+        self._shapes: list[list[int]] | None = None
+        if shapes is not None:
+            kinds, counts, _, _, sizes = shapes
+            places = pairwise(_places(kinds, counts, _INTS))
+            self._shapes = [sizes[start:end].tolist() for start, end in places]
+
+    def misfits(self) -> Iterator[tuple[int, str]]:
+        """Yield the records whose values are not as many as in the first ones, or of another kind, and why."""
+        feature, kinds, counts = self._feature, self._kinds, self._counts
+        if feature.count is not None:
+            fits = (kinds == feature.kind) & (counts == feature.count)
+        else:
+            fits = (kinds == feature.kind) | (counts == 0)
+        for row in np.flatnonzero(~fits).tolist():
+            yield row, _misfit(feature, int(kinds[row]), int(counts[row]))
+        for row, shape in enumerate(self._shapes or ()):
+            if not shape:
+                yield row, "the shape of an array is missing"
+
+    def read(self, first: int, end: int) -> Sequence[Any]:
+        """Return the values of records, none of which is a misfit.
+
+        Raises:
+            ValueError: one cannot be read.
+        """
+        feature, places = self._feature, self._places[first : end + 1]
+        begin = places[0]
+        items = self._items[begin : places[-1]]
+        if feature.kind == _BYTES:
+            items = [self._data[a:b] for a, b in items]
+            if self._parse is not None:
+                items = list(map(self._parse, items))
+        elif feature.count is not None:
+            items = items.reshape(end - first, *(feature.type.shape or ()))
+        values = items if feature.count is not None else [items[a - begin : b - begin] for a, b in pairwise(places)]
+        if self._shapes is not None:
+            values = [value.reshape(shape) for value, shape in zip(values, self._shapes[first:end], strict=True)]
+        return cast("Sequence[Any]", values)
 
 
-def _parser(feature: _Feature) -> Callable[[memoryview], Any]:
-    """Return what makes a value of one byte string."""
-    kind = feature.type.item or feature.type
-    if feature.raw:
-        return _raw_parser(feature.type)
-    return from_bytes(kind)
+def _places(kinds: NDArray[Any], counts: NDArray[Any], kind: int) -> list[int]:
+    """Return where the values of a kind begin in each record, and where the last ones end."""
+    return [0, *np.cumsum(np.where(kinds == kind, counts, 0)).tolist()]
 
 
 def _raw_parser(kind: FieldType) -> Callable[[memoryview], Any]:
@@ -469,9 +447,9 @@ def _entry(name: str, feature: bytes) -> bytes:
 def _encoded(feature: _Feature, values: Sequence[Any]) -> Iterator[Iterator[Sequence[bytes | memoryview]]]:
     """Yield, for a field's feature and maybe its shape's, the pieces of the entry of each record."""
     yield (_pieces(feature.name, feature.kind, data) for data in _lists(feature, values))
-    if feature.shaped:
+    if feature.shape_name:
         shapes = (np.asarray(value).shape for value in values)
-        yield ((_entry(f"{feature.name}/shape", delimited(_INTS, _packed_ints(shape))),) for shape in shapes)
+        yield ((_entry(feature.shape_name, delimited(_INTS, _packed_ints(shape))),) for shape in shapes)
 
 
 def _pieces(name: str, kind: int, pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
