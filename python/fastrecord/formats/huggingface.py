@@ -2,8 +2,7 @@
 
 They are Arrow streams or Parquet files, which pyarrow reads. Beside them JSON files name the files,
 the splits and the features: https://huggingface.co/docs/datasets/about_arrow and
-https://huggingface.co/docs/datasets/repository_structure. A selection or a shuffled order that was
-saved (indices.arrow) is obeyed.
+https://huggingface.co/docs/datasets/repository_structure.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from fastrecord.errors import Code
 from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, open_files
@@ -78,28 +75,21 @@ def _saved(folder: str, *, structs: bool) -> Source:
     state = _json(folder, _STATE)
     try:
         data = [each["filename"] for each in state["_data_files"]]
-        selected = state.get("_indices_files", state.get("_indices_data_files")) or []
-        indices = [each["filename"] for each in selected]
     except (KeyError, TypeError, AttributeError):
         raise Code.SOURCE.error(
             f"{folder}/{_STATE}: it does not name the data files: save the data set again"
         ) from None
-    for name in (*data, *indices):
+    if state.get("_indices_files") or state.get("_indices_data_files"):
+        raise Code.SOURCE.error(
+            f"{folder}: it is a selection by an early `datasets`, as numbers of records: load and save it with today's"
+        )
+    for name in data:
         if not _is_name(name):
             raise Code.SOURCE.error(f"{folder}/{_STATE}: the data file {name!r} is not in this folder: move it there")
     if not data:
         raise Code.SOURCE.error(f"{folder}: the data set has no files: save it again")
-    rows = None
-    if indices:
-        source = ArrowSource(open_files([os.path.join(folder, name) for name in indices], marked=True), {})
-        runs = [np.asarray(run.columns["indices"]).astype(np.int64) for run in source.read(0, ["indices"])]
-        rows = np.concatenate([np.empty(0, np.int64), *runs])
-    return ArrowSource(
-        open_files([os.path.join(folder, name) for name in data], marked=True),
-        _features(folder),
-        indices=rows,
-        structs=structs,
-    )
+    files = open_files([os.path.join(folder, name) for name in data], marked=True)
+    return ArrowSource(files, _features(folder), structs=structs)
 
 
 def _loose(folder: str, split: str | None, *, structs: bool) -> Source:

@@ -90,11 +90,6 @@ class ArrowFile(ABC):
     def batches(self, start: int, names: Sequence[str]) -> Iterator[Any]:
         """Yield record batches with some columns from a record on, each of about `ROWS_BYTES`."""
 
-    def take(self, rows: NDArray[np.int64], names: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches with some records; `rows` ascend."""
-        del rows, names
-        raise Code.SOURCE.error(f"{self.path}: indices select records of Arrow files only")
-
     def nulls(self, name: str, column: str) -> int | None:
         """Return the number of nulls in a part of a column, which is the column itself or a member; None: unknown."""
         del name, column
@@ -208,17 +203,6 @@ class IpcFile(ArrowFile):
                 for at in range(0, rows.num_rows, step):
                     yield rows.slice(at, step)
 
-    def take(self, rows: NDArray[np.int64], names: Sequence[str]) -> Iterator[Any]:
-        """See `ArrowFile.take`."""
-        numbers = np.searchsorted(self._ends, rows, "right")
-        wanted = set(numbers.tolist())
-        with self._open(names) as (reader, _):
-            for number, batch in enumerate(_each(reader)):
-                if number in wanted:
-                    batch.validate(full=True)
-                    first = int(self._ends[number - 1]) if number else 0
-                    yield batch.take(arrow().array(rows[numbers == number] - first))
-
     @contextmanager
     def _open(self, names: Sequence[str] | None) -> Iterator[tuple[Any, mmap.mmap]]:
         """Open the file with some columns; also return its mapping, which lives as long as values in it do."""
@@ -271,7 +255,6 @@ class ArrowSource(CountedSource):
     Args:
         files: The files, in order.
         features: Features of Hugging Face's datasets by column; None: as the first file's schema says.
-        indices: Numbers of the records to read, in this order; None: all.
         metadata: Entries for the metadata of a .frec file.
         structs: Whether the members of structs are fields of their own, called "struct.member"; else
             structs are JSON.
@@ -284,7 +267,6 @@ class ArrowSource(CountedSource):
         self,
         files: Sequence[ArrowFile],
         features: Mapping[str, _Feature] | None = None,
-        indices: NDArray[np.int64] | None = None,
         metadata: Mapping[str, Any] | None = None,
         *,
         structs: bool = True,
@@ -292,12 +274,6 @@ class ArrowSource(CountedSource):
         super().__init__([file.path for file in files], [file.rows for file in files])
         self._files = files
         self._structs = structs
-        self._indices = indices
-        if indices is not None and len(indices) and not 0 <= indices.min() <= indices.max() < self.firsts[-1]:
-            raise Code.SOURCE.error(
-                f"{self.paths[0]}: its indices name records from {indices.min()} to {indices.max()}, but there are "
-                f"{self.firsts[-1]}: save the data set again"
-            )
         own = files[0].schema.metadata or {}
         self._card = Card.from_json(own.get(CARD.encode()))
         self._features = features_of(own) if features is None else features
@@ -306,14 +282,6 @@ class ArrowSource(CountedSource):
         self._look()
         self.fields = self._fields()
         self._compare()
-
-    def count(self) -> int:
-        """Return the number of records."""
-        return self.firsts[-1] if self._indices is None else len(self._indices)
-
-    def place(self, number: int) -> str:
-        """Return the file, and the record's number in it."""
-        return super().place(number if self._indices is None else int(self._indices[number]))
 
     def read(self, start: int, names: Sequence[str]) -> Iterator[Rows]:
         """See `Source.read`."""
@@ -328,7 +296,7 @@ class ArrowSource(CountedSource):
     def nulls(self) -> dict[str, int]:
         """Return the number of nulls by field, as far as the files' own counts tell."""
         found: dict[str, int] = {}
-        for file in self._files if self._indices is None else ():
+        for file in self._files:
             for name, column in self._columns.items():
                 if column.type.name != "json" and (count := file.nulls(name, column.of)):
                     found[name] = found.get(name, 0) + count
@@ -340,8 +308,6 @@ class ArrowSource(CountedSource):
 
     def _batches(self, start: int, names: Sequence[str]) -> Iterator[tuple[int, tuple[ArrowFile, Any]]]:
         """Yield record batches: the number of the first record, the file, and the batch."""
-        if self._indices is not None:
-            return self._selected(start, self._indices, names)
         files = dict(zip(self.paths, self._files, strict=True))
 
         def read(path: str, skip: int) -> Iterator[tuple[int, Any]]:
@@ -355,27 +321,6 @@ class ArrowSource(CountedSource):
                 raise DamageError(file.broken or "the file ends before its last record")
 
         return self.runs(start, read)
-
-    def _selected(
-        self, at: int, indices: NDArray[np.int64], names: Sequence[str]
-    ) -> Iterator[tuple[int, tuple[ArrowFile, Any]]]:
-        step = SAMPLE
-        while at < len(indices):
-            rows = indices[at : at + step]
-            order = np.argsort(rows, kind="stable")
-            ascending = rows[order]
-            files = np.searchsorted(self.firsts, ascending, "right") - 1
-            parts: list[Any] = []
-            try:
-                with damage():
-                    for number in np.unique(files).tolist():
-                        parts += self._files[number].take(ascending[files == number] - self.firsts[number], names)
-                    batch = arrow().concat_batches(parts).take(arrow().array(np.argsort(order)))
-            except DamageError as err:
-                raise self.damaged(at, err) from err
-            yield at, (self._files[0], batch)
-            at += len(rows)
-            step = int(min(max(ROWS_BYTES * len(rows) // max(batch.nbytes, 1), 1), ROWS))
 
     def _rows_of(self, batch: Any, file: ArrowFile, start: int, names: Sequence[str]) -> Iterator[Rows]:
         columns = self._columns if file is self._files[0] else self._columns_of(file)
