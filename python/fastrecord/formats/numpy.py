@@ -42,7 +42,6 @@ from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, Schema
 
-_BLOCK = 1 << 20
 # An array in columns that is compressed has to be read whole.
 _LARGEST = 256 << 20
 _OFFSETS, _SHAPES = ".offsets", ".shapes"
@@ -53,66 +52,38 @@ _HEADER = 256
 
 
 class _Bytes:
-    """The bytes of an array, from a file or an archive."""
+    """The bytes of an array, from a file, or from a member of an archive, which goes back by beginning again."""
 
     def __init__(
         self, path: str, member: zipfile.ZipInfo | None = None, archive: zipfile.ZipFile | None = None
     ) -> None:
-        self.path = path
-        self._archive, self._member = archive, member
-        self._stream: Any = None
-        self._at = 0
-        if archive is None:
+        self.compressed = archive is not None
+        if archive is not None and member is not None:
+            self._file: Any = archive.open(member)
+            self.size = member.file_size
+        else:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - open as long as the source
             self.size = os.fstat(self._file.fileno()).st_size
-        elif member is not None:
-            self.size = member.file_size
 
-    @property
-    def compressed(self) -> bool:
-        return self._archive is not None
-
-    def read(self, at: int, size: int) -> bytes | bytearray:
-        """Return bytes; fewer than asked if the file ends.
+    def read(self, at: int, size: int) -> bytes:
+        """Return bytes.
 
         Raises:
-            EndError: the archive is damaged.
+            EndError: the file ends before, or the archive is damaged.
         """
         if at + size > self.size:
             raise EndError(f"the file is cut short: it has {self.size:,} bytes: copy it again")
         try:
-            data = self._unpacked(at, size) if self._archive is not None else os.pread(self._file.fileno(), size, at)
+            self._file.seek(at)
+            data: bytes = self._file.read(size)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as err:
-            self._restart()
             raise EndError(f"the archive is damaged: {err}: copy it again") from err
         if len(data) < size:
             raise EndError("the file is cut short: copy it again")
         return data
 
-    def _unpacked(self, at: int, size: int) -> bytes:
-        if self._archive is None or self._member is None:
-            return b""
-        if self._stream is None or at < self._at:
-            self._restart()
-            self._stream = self._archive.open(self._member)
-        while self._at < at:
-            skipped = self._stream.read(min(at - self._at, _BLOCK))
-            if not skipped:
-                return b""
-            self._at += len(skipped)
-        data: bytes = self._stream.read(size)
-        self._at += len(data)
-        return data
-
-    def _restart(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-        self._stream, self._at = None, 0
-
     def close(self) -> None:
-        self._restart()
-        if self._archive is None:
-            self._file.close()
+        self._file.close()
 
 
 class _Array:
@@ -171,15 +142,15 @@ def _open(path: str) -> Shard:
         if head == NPY_MAGIC or not head.startswith(b"PK"):
             data = stack.enter_context(closing(_Bytes(path)))
             return _shard(path, {_stem(path): _Array(data, path)}, stack)
+        found: dict[str, _Bytes] = {}
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as err:
+            for member in archive.infolist():
+                if member.filename.endswith(".npy"):
+                    found[member.filename] = stack.enter_context(closing(_Bytes(path, member, archive)))
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as err:
             raise Code.SOURCE.error(f"{path}: {err}: copy the file again") from err
-        arrays = {}
-        for member in archive.infolist():
-            if member.filename.endswith(".npy"):
-                data = stack.enter_context(closing(_Bytes(path, member, archive)))
-                arrays[member.filename.removesuffix(".npy")] = _Array(data, f"{path}: {member.filename}")
+        arrays = {name.removesuffix(".npy"): _Array(data, f"{path}: {name}") for name, data in found.items()}
         return _shard(path, arrays, stack)
 
 

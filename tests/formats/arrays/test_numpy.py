@@ -163,6 +163,9 @@ def test_damaged_archives_are_errors(tmp_path: Path, save: Any) -> None:
         path.write_bytes(whole[:end])
         with pytest.raises(fr.FastRecordError, match=r"a.npz: .*FR752"), opened(path) as source:
             take(source)
+    path.write_bytes(b"PK\3\5" + whole[4:])
+    with pytest.raises(fr.FastRecordError, match=r"a.npz: Bad magic number.*FR752"):
+        opened(path)
     failed = 0
     for at in np.linspace(200, len(whole) - 400, 20).astype(int).tolist():
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
