@@ -22,7 +22,6 @@ from fastrecord.errors import Code
 from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat, TFRecordSource
 from fastrecord.interchange.card import Card
 from fastrecord.interchange.files.output import sync
-from fastrecord.interchange.files.protobuf import head
 from fastrecord.interchange.format import Found, Setting
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
@@ -163,11 +162,8 @@ class _Destination(TFRecordDestination):
         self._writer = module.ArrayRecordWriter(os.fsencode(path), self._options)
         self._first = True
 
-    def _record(self, pieces: list[bytes | memoryview]) -> None:
-        self._writer.write(b"".join((head(1, sum(map(len, pieces))), *pieces)))
-
-    def _flush(self) -> None:
-        """The writer flushes by itself."""
+    def _record(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self._writer.write(b"".join(pieces))
 
     def close(self) -> None:
         """See `Destination.close`."""

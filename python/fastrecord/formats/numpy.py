@@ -54,13 +54,11 @@ _HEADER = 256
 class _Bytes:
     """The bytes of an array, from a file, or from a member of an archive, which goes back by beginning again."""
 
-    def __init__(
-        self, path: str, member: zipfile.ZipInfo | None = None, archive: zipfile.ZipFile | None = None
-    ) -> None:
+    def __init__(self, path: str, archive: zipfile.ZipFile | None = None, member: str = "") -> None:
         self.compressed = archive is not None
-        if archive is not None and member is not None:
+        if archive is not None:
             self._file: Any = archive.open(member)
-            self.size = member.file_size
+            self.size = archive.getinfo(member).file_size
         else:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - open as long as the source
             self.size = os.fstat(self._file.fileno()).st_size
@@ -145,9 +143,9 @@ def _open(path: str) -> Shard:
         found: dict[str, _Bytes] = {}
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
-            for member in archive.infolist():
-                if member.filename.endswith(".npy"):
-                    found[member.filename] = stack.enter_context(closing(_Bytes(path, member, archive)))
+            for name in archive.namelist():
+                if name.endswith(".npy"):
+                    found[name] = stack.enter_context(closing(_Bytes(path, archive, name)))
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as err:
             raise Code.SOURCE.error(f"{path}: {err}: copy the file again") from err
         arrays = {name.removesuffix(".npy"): _Array(data, f"{path}: {name}") for name, data in found.items()}

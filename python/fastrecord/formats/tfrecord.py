@@ -48,7 +48,8 @@ _SUFFIXES = tuple(
 # TensorFlow's own names of shards have no suffix.
 _SHARD = re.compile(r".+-\d{5,}-of-\d{5,}")
 _HEAD = 12
-_SMALL = 4096
+# Messages up to so many bytes are joined, as many small pieces cost more than a copy.
+_JOINED = 64 << 10
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "byte strings", _FLOATS: "floats", _INTS: "integers"}
 _KEYS = ("image/filename", "image/key", "file_name", "filename", "__key__")
@@ -391,7 +392,7 @@ class TFRecordDestination(OutputDestination):
 
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:  # noqa: ARG002
         self._features = [_Feature.of(name, kind) for name, kind in card.schema.items()]
-        self._card = _entry(CARD, delimited(_BYTES, delimited(1, card.to_json().encode())))
+        self._card = b"".join(_entry(CARD, _BYTES, [delimited(1, card.to_json().encode())]))
         self.begin(path)
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:  # noqa: ARG002
@@ -402,57 +403,38 @@ class TFRecordDestination(OutputDestination):
             if self._first:
                 pieces.append(self._card)
                 self._first = False
-            self._record(pieces)
-        self._flush()
+            self._record([head(1, sum(map(len, pieces))), *pieces])
 
     def begin(self, path: str) -> None:
         """Begin a file."""
         super().begin(path)
         self._first = True
 
-    def _flush(self) -> None:
-        """Write what is pending: views are valid during `write` only."""
-        self._out.flush()
-
-    def _record(self, pieces: list[bytes | memoryview]) -> None:
+    def _record(self, pieces: Sequence[bytes | memoryview]) -> None:
         size = sum(map(len, pieces))
-        message = head(1, size)
-        length = (len(message) + size).to_bytes(8, "little")
-        joined = _joined([message, *pieces])
+        message = pieces if size > _JOINED else [b"".join(pieces)]
         crc = 0
-        for piece in joined:
+        for piece in message:
             crc = crc32c(piece, crc)
-        before = length + _masked(crc32c(length)).to_bytes(4, "little")
-        self._out.write(before, *joined, _masked(crc).to_bytes(4, "little"))
+        length = size.to_bytes(8, "little")
+        self._out.write(length + _masked_bytes(crc32c(length)), *message, _masked_bytes(crc))
+        if message is pieces:
+            self._out.flush()  # views are valid during `write` only
 
 
-def _joined(pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return the same bytes in fewer pieces: small neighbours are cheaper to join than to pass on."""
-    joined: list[bytes | memoryview] = []
-    small: list[bytes | memoryview] = []
-    for piece in pieces:
-        if len(piece) < _SMALL:
-            small.append(piece)
-            continue
-        joined += (b"".join(small), piece)
-        small = []
-    joined.append(b"".join(small))
-    return joined
-
-
-def _entry(name: str, feature: bytes) -> bytes:
-    return delimited(1, delimited(1, name.encode()) + delimited(2, feature))
+def _masked_bytes(crc: int) -> bytes:
+    return _masked(crc).to_bytes(4, "little")
 
 
 def _encoded(feature: _Feature, values: Sequence[Any]) -> Iterator[Iterator[Sequence[bytes | memoryview]]]:
     """Yield, for a field's feature and maybe its shape's, the pieces of the entry of each record."""
-    yield (_pieces(feature.name, feature.kind, data) for data in _lists(feature, values))
+    yield (_entry(feature.name, feature.kind, pieces) for pieces in _lists(feature, values))
     if feature.shape_name:
         shapes = (np.asarray(value).shape for value in values)
-        yield ((_entry(feature.shape_name, delimited(_INTS, _packed_ints(shape))),) for shape in shapes)
+        yield (_entry(feature.shape_name, _INTS, [_packed_ints(shape)]) for shape in shapes)
 
 
-def _pieces(name: str, kind: int, pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+def _entry(name: str, kind: int, pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
     """Return the entry of a map of features: its name, and a list, which comes in pieces."""
     size = sum(map(len, pieces))
     outer = head(kind, size)
@@ -473,8 +455,7 @@ def _lists(feature: _Feature, values: Sequence[Any]) -> Iterator[Sequence[bytes 
     if feature.raw:
         dtype = np.dtype(kind.dtype).newbyteorder("<")
         for value in values:
-            data = np.ascontiguousarray(value, dtype).tobytes()
-            yield head(1, len(data)), data
+            yield (delimited(1, np.ascontiguousarray(value, dtype).tobytes()),)
     elif feature.kind == _BYTES:
         for value in values:
             items = [to_bytes(item, kind) for item in (value if several else (value,))]
@@ -482,8 +463,7 @@ def _lists(feature: _Feature, values: Sequence[Any]) -> Iterator[Sequence[bytes 
     elif feature.kind == _FLOATS:
         for value in values:
             bits = kind.dtype == "bfloat16" and not several
-            data = np.asarray(as_floats(value) if bits else value).astype("<f4").tobytes()
-            yield (delimited(1, data),)
+            yield (delimited(1, np.asarray(as_floats(value) if bits else value).astype("<f4").tobytes()),)
     elif feature.type.name in ("array", "list"):
         for value in values:
             yield (_packed_ints(np.asarray(value, np.int64).ravel().tolist()),)
