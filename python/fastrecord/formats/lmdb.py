@@ -52,6 +52,7 @@ from fastrecord.interchange.source import (
     gather,
 )
 from fastrecord.schema import FieldType, Schema
+from fastrecord.schema.roles import holds_classes
 
 KEY = "__key__"
 _KEYS, _LENGTH = b"__keys__", b"__len__"
@@ -62,7 +63,6 @@ _LARGEST = 1 << 30
 _LONGEST_KEY = 511
 _SAMPLE_BYTES = 64 << 20
 _FIRST_ROOM = 64 << 20
-_LABELS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _ORIGINS = {
     "image": "values, which are images",
     "bytes": "values",
@@ -602,7 +602,7 @@ def _names(schema: Schema, layout: str) -> dict[str, str]:
         return {name: name for name in schema}
     images = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
     texts = [name for name, kind in schema.items() if kind.name == "string"]
-    labels = [name for name, kind in schema.items() if kind.name in _LABELS]
+    labels = [name for name, kind in schema.items() if holds_classes(kind)]
     wanted = {"image": images}
     if layout == "tuple":
         wanted["label"] = labels

@@ -31,6 +31,7 @@ from fastrecord.interchange.infer import first_few, most_images
 from fastrecord.interchange.paths import expand
 from fastrecord.interchange.source import Bad, DamageError, Rows, ShardedSource, Source, SourceField, gather
 from fastrecord.schema import FieldType, Schema, array
+from fastrecord.schema.roles import holds_classes
 
 _MAGIC = 0xCED7230A
 _MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
@@ -303,14 +304,13 @@ class RecordIOFormat(Format):
         for name, kind in schema.items():
             if name == payload:
                 continue
-            whole = kind.name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
             if name == "label":
                 item = kind.item or kind
                 several = kind.name == "list" or (kind.name == "array" and len(kind.shape or ()) == 1)
                 numbers = item.dtype is not None and not item.dtype.startswith("complex")
                 if not numbers or not (several or kind.name == item.dtype):
                     refused[name] = f"a label of {kind}: it is a number or a list of numbers"
-            elif name not in ("id", "id2") or not whole:
+            elif name not in ("id", "id2") or not holds_classes(kind):
                 refused[name] = "a record has one image, label, id and id2, which are integers"
         if payload is None:
             refused |= dict.fromkeys(schema, "a record has one image, or bytes, and there is none")

@@ -36,7 +36,7 @@ from fastrecord.interchange.files.contents import as_bits, as_floats, from_bytes
 from fastrecord.interchange.files.output import OutputDestination
 from fastrecord.interchange.files.protobuf import delimited, head, varint
 from fastrecord.interchange.format import Format, Found, Setting
-from fastrecord.interchange.infer import SAMPLE, first_few, most, most_images, renamed
+from fastrecord.interchange.infer import SAMPLE, first_few, is_label, most, most_images, renamed
 from fastrecord.interchange.paths import expand, several
 from fastrecord.interchange.source import ROWS, DamageError, Rows, ShardedSource, Source, SourceField, converted
 from fastrecord.interchange.stored import is_folder, names_in, open_file
@@ -53,7 +53,6 @@ _JOINED = 64 << 10
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "byte strings", _FLOATS: "floats", _INTS: "integers"}
 _KEYS = ("image/filename", "image/key", "file_name", "filename", "__key__")
-_LABELS = ("image/class/label", "label", "class", "class/label")
 _COMPRESSED = {"GZIP": "gzip", "ZLIB": "zlib"}
 # A run of records: number of the first one, bytes, where they begin and end, and what is wrong with some.
 Run: TypeAlias = tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]
@@ -238,7 +237,7 @@ def _infer(samples: Sequence[Any], names: list[str], lists: set[str], as_bytes: 
             {_FLOATS: "float32", _INTS: "int64"}.get(kind, "bytes" if name in as_bytes else _text_type(texts))
         )
         # A few labels of several numbers are bad records; other lists may have any length.
-        single = name in _LABELS and 2 * counts[1] > counts.total()
+        single = is_label(name) and 2 * counts[1] > counts.total()
         count = None if name in lists or (len(counts) > 1 and not single) else counts.most_common(1)[0][0]
         if count == 1:
             features[name] = _Feature(name, item, kind, False, 1)

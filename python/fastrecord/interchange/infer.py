@@ -16,14 +16,12 @@ from fastrecord.errors import Code
 from fastrecord.interchange.source import SourceField, T
 from fastrecord.schema import FieldType
 from fastrecord.schema.infer import common_type, kind_of
+from fastrecord.schema.roles import holds_classes
 
 # Values of the first records that decide.
 SAMPLE = 64
 # Last parts of names that labels have.
 _LABELS = frozenset(("label", "labels", "class", "cls", "target", "targets", "y"))
-_LABEL_TYPES = frozenset(
-    ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "string")
-)  # fmt: skip
 _KEYS = ("__key__",)
 
 
@@ -52,8 +50,8 @@ def renamed(
         keys: Names of fields of keys.
     """
     types = {each.name: each.type for each in fields}
-    last = {name: re.split(r"[/.]", name)[-1].lower() for name, kind in types.items() if kind.name in _LABEL_TYPES}
-    labels = labels or [name for name in last if name in _LABELS] or [name for name in last if last[name] in _LABELS]
+    named = [name for name, kind in types.items() if is_label(name) and (holds_classes(kind) or kind.name == "string")]
+    labels = labels or [name for name in named if name in _LABELS] or named
     names = {
         "image": [name for name, kind in types.items() if kind.name == "image"],
         "label": labels,
@@ -62,6 +60,11 @@ def renamed(
     renames = {name: name.replace(".", "_") for name in types if "." in name}
     renames |= {found[0]: new for new, found in names.items() if len(found) == 1 and new not in types}
     return [replace(each, rename=renames.get(each.name)) for each in fields]
+
+
+def is_label(name: str) -> bool:
+    """Return whether a name in a source is one that labels have, such as "image/class/label"."""
+    return re.split(r"[/.]", name)[-1].lower() in _LABELS
 
 
 def most(answers: Iterable[bool]) -> bool:
