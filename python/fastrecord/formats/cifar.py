@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100 as their authors distribute them (https://www.cs.toronto.edu/~kriz/cifar.html).
 
-The folder of the Python version (batches that are pickles, read by `interchange.files.unpickle`), of the
-binary version (.bin), the .tar.gz of either, or single batches of them. Images are arrays (32, 32,
-3), and file names are keys.
+The folder of the Python version (batches that are pickles, read by `interchange.files.unpickle`), its
+.tar.gz, or single batches of it. Images are arrays (32, 32, 3), and file names are keys.
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ from fastrecord.interchange import Format, Found, Setting, Source
 from fastrecord.interchange.arrays import ArraySource, Column, Shard
 from fastrecord.interchange.files.unpickle import PickleError, plain
 from fastrecord.interchange.paths import several
-from fastrecord.interchange.source import EndError
 from fastrecord.schema import FieldType, array
 
-_FOLDERS = ("cifar-10-batches-py", "cifar-100-python", "cifar-10-batches-bin", "cifar-100-binary")
-_ARCHIVE = re.compile(r"cifar-100?-(python|binary)\.(tar\.gz|tgz|tar)")
-_TEN = re.compile(r"(data_batch_\d+|test_batch)(\.bin)?")
+_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
+_ARCHIVE = re.compile(r"cifar-100?-python\.(tar\.gz|tgz|tar)")
+_TEN = re.compile(r"data_batch_\d+|test_batch")
 _PIXELS = 3 * 32 * 32
 _LARGEST = 512 << 20
-_LABEL = FieldType("int64")
 _LABELS = ("label", "fine_label", "coarse_label")
 
 
@@ -49,19 +46,15 @@ class Cifar(Format):
         base = os.path.basename(found.path)
         if found.is_folder:
             names = set(found.names)
-            ten = ("data_batch_1" in names and "batches.meta" in names) or "data_batch_1.bin" in names
-            hundred = {"train", "test", "meta"} <= names or {"train.bin", "fine_label_names.txt"} <= names
-            if ten or hundred:
+            ten = {"data_batch_1", "batches.meta"} <= names
+            if ten or {"train", "test", "meta"} <= names:
                 return f"it is a folder with the batches of CIFAR-{'10' if ten else '100'}"
             inner = next((name for name in _FOLDERS if name in names), None)
             return f"it is a folder with {inner}" if inner else None
         if _ARCHIVE.fullmatch(base):
             return "it is an archive with the name that CIFAR has"
-        batch = _TEN.fullmatch(base)
-        if batch and not batch[2] and found.head[:1] in (b"\x80", b"("):
+        if _TEN.fullmatch(base) and found.head[:1] in (b"\x80", b"("):
             return "it is a pickle with the name of a batch of CIFAR-10"
-        if batch and batch[2] and os.path.getsize(found.path) % (1 + _PIXELS) == 0:
-            return "it has the name and the size of a batch of CIFAR-10"
         return None
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
@@ -98,7 +91,7 @@ class _Files:
         """Return the batches, the ones for training first."""
         if self.single:
             return list(self.names[:1])
-        kinds = {"train": r"(data_batch_\d+|train)(\.bin)?", "test": r"(test_batch|test)(\.bin)?"}
+        kinds = {"train": r"data_batch_\d+|train", "test": r"test_batch|test"}
         wanted = [kind for each, kind in kinds.items() if split in (each, "all")]
         return [name for kind in wanted for name in sorted(self.names) if re.fullmatch(kind, name)]
 
@@ -173,21 +166,20 @@ class CifarSource(ArraySource):
     def _shard(self, number: int) -> Shard:
         files, name = self._batches[number]
         batch = self._batch(number)
-
-        def column(field: str, kind: FieldType, origin: str, size: int) -> Column:
-            return Column(kind, origin, batch["count"], size, lambda start, end: self._rows(number, field, start, end))
-
-        columns = {"image": column("image", array("uint8", (32, 32, 3)), "pixels", _PIXELS)}
-        columns |= {each: column(each, _LABEL, "labels", 8) for each in _LABELS if each in batch}
-        if "key" in batch:
-            columns["key"] = column("key", FieldType("string"), "file names", 64)
+        kinds = {
+            "image": (array("uint8", (32, 32, 3)), "pixels", _PIXELS),
+            "key": (FieldType("string"), "file names", 64),
+        }
+        kinds |= dict.fromkeys(_LABELS, (FieldType("int64"), "labels", 8))
+        columns = {
+            field: Column(*kinds[field][:2], len(batch["image"]), kinds[field][2], partial(self._rows, number, field))
+            for field in ("image", *_LABELS, "key")
+            if field in batch
+        }
         return Shard(files.place(name), columns)
 
     def _rows(self, number: int, field: str, start: int, end: int) -> Any:
-        values = self._batch(number)[field]
-        if end > len(values):
-            raise EndError("the file is cut short: download it again")
-        values = values[start:end]
+        values = self._batch(number)[field][start:end]
         if field != "image":
             return values
         return np.ascontiguousarray(values.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
@@ -197,16 +189,16 @@ class CifarSource(ArraySource):
         if self._loaded is None or self._loaded[0] != number:
             self._loaded = None
             files, name = self._batches[number]
-            self._loaded = number, (_binary if name.endswith(".bin") else _pickled)(files, name)
+            self._loaded = number, _parts(files, name)
         return self._loaded[1]
 
 
-def _pickled(files: _Files, name: str) -> dict[str, Any]:
+def _parts(files: _Files, name: str) -> dict[str, Any]:
     place, batch = files.place(name), files.plain(name)
     pixels = batch.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
         raise Code.SOURCE.error(f"{place}: it is a pickle, but not of a batch of CIFAR")
-    parts: dict[str, Any] = {"image": pixels, "count": len(pixels)}
+    parts: dict[str, Any] = {"image": pixels}
     for theirs, ours in {**{f"{label}s": label for label in _LABELS}, "filenames": "key"}.items():
         values = batch.get(theirs)
         if not isinstance(values, (list, tuple, np.ndarray)):
@@ -220,33 +212,13 @@ def _pickled(files: _Files, name: str) -> dict[str, Any]:
     return parts
 
 
-def _binary(files: _Files, name: str) -> dict[str, Any]:
-    data = files.read(name)
-    hundred = name in ("train.bin", "test.bin") or "fine_label_names.txt" in files.names
-    fields = ("coarse_label", "fine_label") if hundred else ("label",)
-    size = len(fields) + _PIXELS
-    count, rest = divmod(len(data), size)
-    if not count:
-        kind = "100" if hundred else "10"
-        raise Code.SOURCE.error(f"{files.place(name)}: {len(data):,} bytes are no batch of CIFAR-{kind}")
-    rows = np.frombuffer(data, np.uint8, count * size).reshape(count, size)
-    # A last image that is not whole ends the source when it is read.
-    parts: dict[str, Any] = {"image": rows[:, len(fields) :], "count": count + (rest > 0)}
-    return parts | {field: rows[:, at].astype(np.int64) for at, field in enumerate(fields)}
-
-
 def _class_names(files: _Files) -> dict[str, list[str]]:
     """Return the names of the classes by label, as far as they are beside the batches."""
     for name in ("batches.meta", "meta"):
         if name in files.names:
             meta = files.plain(name)
             return {each: [*map(_str, meta[f"{each}_names"])] for each in _LABELS if f"{each}_names" in meta}
-    texts = {each: "batches.meta.txt" if each == "label" else f"{each}_names.txt" for each in _LABELS}
-    return {
-        each: [line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip()]
-        for each, name in texts.items()
-        if name in files.names
-    }
+    return {}
 
 
 def _str(value: Any) -> str:

@@ -42,9 +42,7 @@ from fastrecord.interchange.source import ROWS, DamageError, Rows, ShardedSource
 from fastrecord.interchange.stored import is_folder, names_in, open_file
 from fastrecord.schema import FieldType, Schema, array, list_
 
-_SUFFIXES = tuple(
-    f".{name}{end}" for name in ("tfrecord", "tfrecords", "tfrec") for end in ("", ".gz", ".gzip", ".zlib")
-)
+_SUFFIXES = tuple(f".{name}{end}" for name in ("tfrecord", "tfrecords", "tfrec") for end in ("", ".gz", ".gzip"))
 # TensorFlow's own names of shards have no suffix.
 _SHARD = re.compile(r".+-\d{5,}-of-\d{5,}")
 _HEAD = 12
@@ -53,7 +51,6 @@ _JOINED = 64 << 10
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _KINDS = {_BYTES: "byte strings", _FLOATS: "floats", _INTS: "integers"}
 _KEYS = ("image/filename", "image/key", "file_name", "filename", "__key__")
-_COMPRESSED = {"GZIP": "gzip", "ZLIB": "zlib"}
 # A run of records: number of the first one, bytes, where they begin and end, and what is wrong with some.
 Run: TypeAlias = tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], dict[int, str]]
 
@@ -164,8 +161,8 @@ class TFRecordSource(ShardedSource):
 def _runs(path: str, skipped: int) -> Iterator[tuple[int, Run | None]]:
     """Yield the number of records in each run, and the run without the records that are skipped."""
     with open_file(path) as file:
-        kind = _compression(file.read(4096))
-    with Blocks(path, _COMPRESSED.get(kind or "", "")) as blocks:
+        module = _compression(file.read(4096))
+    with Blocks(path, module or "") as blocks:
         while blocks.fill(_HEAD):
             blocks.short = skipped > 0
             starts, ends, damaged, end, length, broken = find_tfrecords(blocks.ahead, check=skipped <= 0)
@@ -201,16 +198,16 @@ def _reach(blocks: Blocks, length: int, *, skip: bool) -> None:
 
 
 def _compression(start: bytes) -> str | None:
-    """Return how a TFRecord file is compressed: "GZIP", "ZLIB", ""; None: it is none."""
-    kind = "GZIP" if start[:2] == b"\x1f\x8b" else "ZLIB" if start[:1] == b"\x78" else ""
-    if kind:
+    """Return what decompresses a TFRecord file: "gzip", or "" for a plain one; None: it is none."""
+    module = "gzip" if start[:2] == b"\x1f\x8b" else ""
+    if module:
         try:
-            start = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(start, _HEAD)
+            start = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _HEAD)
         except zlib.error:
             return None
     if len(start) < _HEAD or _masked(crc32c(start[:8])) != int.from_bytes(start[8:12], "little"):
         return None
-    return kind
+    return module
 
 
 def _masked(crc: int) -> int:
@@ -496,9 +493,9 @@ class TFRecordFormat(Format):
     def recognise(self, found: Found) -> str | None:
         """Return why something is a TFRecord file."""
         if not found.is_folder:
-            kind = _compression(found.head)
-            packed = f", after decompression as {kind}" if kind else ""
-            return None if kind is None else f"its first length has the right CRC{packed}"
+            module = _compression(found.head)
+            packed = f", after decompression by {module}" if module else ""
+            return None if module is None else f"its first length has the right CRC{packed}"
         names = [name for name in found.names if name.endswith(_SUFFIXES) or _SHARD.fullmatch(name)]
         if not names or _compression(found.inside(names[0]).head) is None:
             return None

@@ -120,43 +120,6 @@ def test_cifar_100_has_two_labels(tmp_path: Path) -> None:
     assert np.array_equal(fr.Reader(tmp_path / "a.frec")[5]["image"], images(0)[5])
 
 
-def test_the_binary_versions(tmp_path: Path) -> None:
-    ten, hundred = tmp_path / "ten", tmp_path / "hundred"
-    ten.mkdir()
-    hundred.mkdir()
-    for number, name in enumerate(["data_batch_1", "test_batch"]):
-        rows = np.concatenate([np.array(labels(number), np.uint8)[:, None], pixels(number)], 1)
-        (ten / f"{name}.bin").write_bytes(rows.tobytes())
-    (ten / "batches.meta.txt").write_text("\n".join(CLASSES) + "\n\n")
-    rows = np.concatenate([np.array([n % 4 for n in labels(0)], np.uint8)[:, None], rows], 1)
-    (hundred / "train.bin").write_bytes(rows.tobytes())
-    (hundred / "fine_label_names.txt").write_text("\n".join(CLASSES) + "\n")
-    (hundred / "coarse_label_names.txt").write_text("\n".join(COARSE))
-    with opened(ten) as source:
-        assert source.classes == CLASSES
-        columns = take(source)
-        assert np.array_equal(columns["image"], images(0))
-        assert columns["label"] == labels(0)
-    with opened(hundred) as source:
-        assert source.classes == CLASSES
-        columns = take(source)
-        assert np.array_equal(columns["image"], images(1))
-        assert (columns["fine_label"], columns["coarse_label"]) == (labels(1), [n % 4 for n in labels(0)])
-    assert registry.recognise(str(ten / "test_batch.bin"))[0] is CIFAR
-    with opened(ten / "test_batch.bin") as source:
-        assert take(source)["label"] == labels(1)
-
-    whole = (ten / "test_batch.bin").read_bytes()
-    (ten / "test_batch.bin").write_bytes(whole[:-5])
-    with opened(ten, split="test") as source:
-        runs = []
-        with pytest.raises(fr.FastRecordError, match=r"test_batch.bin: record 29: the file is cut short.*FR752"):
-            runs.extend(source.read(0, ["label"]))
-    (ten / "test_batch.bin").write_bytes(whole[:100])
-    with pytest.raises(fr.FastRecordError, match="100 bytes are no batch of CIFAR-10"):
-        opened(ten, split="test")
-
-
 def test_the_archive_is_read_as_it_is(tmp_path: Path) -> None:
     folder = write_python(tmp_path / "cifar-10-batches-py", of_python_2)
     path = tmp_path / "cifar-10-python.tar.gz"

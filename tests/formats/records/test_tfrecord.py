@@ -8,7 +8,6 @@ import io
 import re
 import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,15 +124,15 @@ def test_compressed_files_are_read_whatever_their_names(tmp_path: Path) -> None:
     write(tmp_path / "a.tfrecord", [row(n) for n in range(50)])
     data = (tmp_path / "a.tfrecord").read_bytes()
     expected = take(opened(tmp_path / "a.tfrecord"))
-    for name, packed in (("g", gzip.compress(data)), ("z", zlib.compress(data))):
-        (tmp_path / name).write_bytes(packed)
-        found, why = registry.recognise(str(tmp_path / name))
-        assert (found.name, "decompression" in why) == ("tfrecord", True)
-        assert_same(take(opened(tmp_path / name), 20), {key: values[20:] for key, values in expected.items()})
-        for cut in (len(packed) // 2, len(packed) - 5):
-            (tmp_path / name).write_bytes(packed[:cut])
-            with pytest.raises(FastRecordError, match=rf"{name}: record \d+: .*(cut short|ends)"):
-                take(opened(tmp_path / name))
+    packed, path = gzip.compress(data), tmp_path / "g"
+    path.write_bytes(packed)
+    found, why = registry.recognise(str(path))
+    assert (found.name, "decompression" in why) == ("tfrecord", True)
+    assert_same(take(opened(path), 20), {key: values[20:] for key, values in expected.items()})
+    for cut in (len(packed) // 2, len(packed) - 5):
+        path.write_bytes(packed[:cut])
+        with pytest.raises(FastRecordError, match=r"g: record \d+: .*(cut short|ends)"):
+            take(opened(path))
 
 
 def test_every_cut_is_an_error_that_names_the_record(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class Blocks:
 
     Args:
         path: The file.
-        module: What decompresses it: "gzip", "bz2", "lzma", "zstandard" or "zlib"; "" for a plain
-            file; None: what its suffix says.
+        module: What decompresses it: "gzip", "bz2", "lzma" or "zstandard"; "" for a plain file;
+            None: what its suffix says.
 
     Attributes:
         short: Whether reads are short, because most bytes are passed over.
@@ -164,31 +164,7 @@ class Blocks:
             count -= step
 
 
-class _Zlib:
-    """A file of zlib's format, without the header of gzip."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open_file(path)
-        self._stream = zlib.decompressobj()
-
-    def readinto1(self, target: memoryview) -> int:
-        count = 0
-        while count == 0 and not self._stream.eof:
-            data = self._stream.unconsumed_tail or self._file.read(1 << 20)
-            if not data:
-                raise EOFError("it ends before its end marker")
-            part = self._stream.decompress(data, len(target))
-            count = len(part)
-            target[:count] = part
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def _opened(path: str, module: str) -> Any:
     if not module:
         return open_file(path)
-    if module == "zlib":
-        return _Zlib(path)
     return library(module, "zstd", f"{path}: zstd").open(open_file(path) if is_stored(path) else path, "rb")
