@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import CorruptFileError, FastRecordError, Loading, LoadPlan
+from fastrecord._core import FastRecordError, Loading, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.values import pick
 from fastrecord.loader.batch_source import BatchRequest, IterableSource, SamplerSource
@@ -96,7 +96,6 @@ class BatchMaker:
             FastRecordError, OSError: from a group, when a batch with a failed record is due.
         """
         pending: deque[Group] = deque()
-        mend = self._mend if self._dataset.selection.shards.sources else None
         with self._requests(source, clock, pending) as requests:
             while True:
                 # What is being made is handed out before this waits for a store.
@@ -104,8 +103,7 @@ class BatchMaker:
                     if (found := requests.next()) is None:
                         break
                     request, holds = found
-                    fill = self.outputs.fill(request, clock)
-                    pending.append(Group(loading, request, self.outputs, self._destination, fill, holds, mend))
+                    pending.append(Group(loading, request, self.outputs, self._destination, clock, holds))
                 if not pending:
                     return
                 group = pending.popleft()
@@ -118,17 +116,6 @@ class BatchMaker:
                 requests.release(group.request)
                 del group, upcoming  # frees the group's memory for a later one once its batches are gone
 
-    def _mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
-        """Bring what is damaged in a copy again; return what keeps it here."""
-        from fastrecord.store.shard_source import mend
-
-        shards, names = self._dataset.selection.shards, list(self.outputs.kinds)
-        damaged = rows[[slot for slot, error in failures if isinstance(error, CorruptFileError)]]
-        if not len(damaged):
-            return []
-        holds = [mend(shards.readers[shard], names, records) for shard, _, records in shards.split(damaged)]
-        return [hold for hold in holds if hold is not None]
-
     @contextmanager
     def _requests(
         self, source: SamplerSource | IterableSource, clock: Clock, pending: deque[Group]
@@ -137,7 +124,7 @@ class BatchMaker:
 
         def begin(*, local: bool) -> Iterator[BatchRequest]:
             # All that a group reads must be here before the first of its batches is handed out.
-            return source.groups(*self.outputs.group) if self._prefetch and local else iter(source)
+            return source.groups(*(self.outputs.group if self._prefetch and local else (1, 1)))
 
         sources = self._dataset.selection.shards.sources
         if not sources:

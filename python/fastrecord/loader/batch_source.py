@@ -68,10 +68,6 @@ class SamplerSource:
         self.sampler = sampler
         self._view, self._seed = view, seed
 
-    def __iter__(self) -> Iterator[BatchRequest]:
-        """Begin an iteration of the sampler."""
-        return self.groups(1, 1)
-
     def groups(self, batches: int, records: int) -> Iterator[BatchRequest]:
         """Begin an iteration of the sampler.
 
@@ -162,10 +158,6 @@ class IterableSource:
     def _next_epoch(self) -> int:
         progress = self._progress
         return progress.epoch + (progress.done == progress.total)
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        """Iterate over the sampler without the batches that a loaded state counts as done."""
-        return self.groups(1, 1)
 
     def groups(self, batches: int, records: int) -> Iterator[BatchRequest]:
         """Iterate over the sampler without the batches that a loaded state counts as done.

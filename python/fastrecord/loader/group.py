@@ -5,9 +5,9 @@ Does not decide what happens to failed records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ from fastrecord._core import Loading
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.foreign import Failures
-from fastrecord.loader.outputs import Fill, Outputs
+from fastrecord.loader.outputs import Outputs
+from fastrecord.loader.stats import Clock
 from fastrecord.loader.views import Views
 from fastrecord.transforms.view_info import ViewInfo
-
-# Mends the copies of damaged rows; returns what keeps them here, or nothing if there is nothing to mend.
-Mend: TypeAlias = Callable[[NDArray[np.int64], Failures], Sequence[Any]]
 
 
 class Group:
@@ -39,18 +37,16 @@ class Group:
         request: BatchRequest,
         outputs: Outputs,
         destination: Destination,
-        fill: Fill | None,
+        clock: Clock,
         holds: Sequence[Any] = (),
-        mend: Mend | None = None,
     ) -> None:
-        self.request, self._destination, self._fill, self._holds = request, destination, fill, holds
-        self._mend = mend
+        self.request, self._outputs, self._destination = request, outputs, destination
+        self._clock, self._holds = clock, holds
         self.failures: Failures = []
         self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
         self._memory = destination.memory(self._kinds)
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
-        self._images = outputs.images
         self._submit = partial(
             loading.submit, request.seed, request.epoch, request.rows, request.positions, flat, request.ahead
         )
@@ -77,7 +73,7 @@ class Group:
         if self._whole is not None:
             return
         made, failures = self._load.wait()
-        if failures and self._mend is not None and (holds := self._mend(self.request.rows, failures)):
+        if failures and (holds := self._outputs.mend(self.request.rows, failures)):
             self._holds = [*self._holds, *holds]
             self._load = self._submit()
             made, failures = self._load.wait()
@@ -86,7 +82,9 @@ class Group:
         if whole is None:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
         self._memory = None
-        self.failures = self._fill(self._load, whole, failures) if failures and self._fill is not None else failures
+        if failures and self._outputs.foreign is not None:
+            failures = self._outputs.foreign.fill(self.request, self._clock, self._load, whole, failures)
+        self.failures = failures
         if self._destination.copies:
             whole = [self._destination.copy(tensor) for tensor in whole]
             self._mark = self._destination.mark()
@@ -110,7 +108,7 @@ class Group:
 
     def views(self, part: slice | NDArray[np.int64]) -> Mapping[str, ViewInfo]:
         """Return the part of its source that each image of the batch of these slots shows."""
-        return Views(self._load, self._images, part) if self._images else {}
+        return Views(self._load, self._outputs.images, part) if self._outputs.images else {}
 
     def failures_in(self, start: int, stop: int) -> Failures:
         """Return the failures of the batch of rows [start, stop), with slots of that batch."""

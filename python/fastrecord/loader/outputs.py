@@ -5,37 +5,23 @@ It chooses fields and plans; `BatchMaker` runs the plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fastrecord._core import Load, LoadPlan
+from fastrecord._core import CorruptFileError, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
-from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.foreign import Failures, Foreign
-from fastrecord.loader.stats import Clock
 from fastrecord.transforms import Geometry, Normalize
 
 # Steps that cost some microseconds at any size are done once for this many bytes of batches ...
 _GROUP_BYTES = 4 << 20
 # ... but at most for this many batches, so that the first batch arrives soon.
 _GROUP_BATCHES = 64
-
-Fill: TypeAlias = Callable[[Load, Sequence[torch.Tensor], Failures], Failures]
-
-
-@dataclass(frozen=True)
-class _Images:
-    """How the core makes images; see `LoadPlan`."""
-
-    flip: bool
-    decoding: Decoding
-    main: int
-    values: bytes | None
 
 
 class Outputs:
@@ -44,7 +30,7 @@ class Outputs:
     Args:
         dataset: The files, the fields of a batch, and how images are decoded.
         geometries: Field -> geometry of its images; none for batches of arrays.
-        flip: Whether images are mirrored at random.
+        flip: As the attribute.
         normalize: What the threads make of images; None: bytes.
 
     Attributes:
@@ -54,6 +40,12 @@ class Outputs:
             first.
         images: Field -> height and width of its images.
         group: How many batches are made together at most, and how many records.
+        flip: Whether images are mirrored at random.
+        decoding: How images are decoded.
+        main: The number of the images that may have one channel or a palette: the data set's image field, else the
+            first.
+        values: What the threads make of each byte of an image in each channel, as bytes; None: it stays.
+        foreign: Decodes images that the core cannot decode; None if they are errors.
     """
 
     def __init__(
@@ -81,15 +73,12 @@ class Outputs:
             self.kinds[name] = getattr(torch, kind.dtype or ""), tuple(dim or 0 for dim in kind.shape or ())
         record = sum(kind.nbytes or 0 for kind in stacked.values())
         self.group = (1, 1) if geometries else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
-        decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
-        # The output that may show any image: the data set's image field, else the first.
         names, field = list(geometries), selection.image_field
-        main = names.index(field) if field in names else 0
-        self._making = _Images(
-            flip, decoding, main, None if values is None else values.view(torch.uint8).numpy().tobytes()
-        )
-        pillow = decoding.decoder == "auto" and geometries
-        self._foreign = Foreign(dataset, names, decoding, values) if pillow else None
+        self.flip, self.main = flip, names.index(field) if field in names else 0
+        self.values = None if values is None else values.view(torch.uint8).numpy().tobytes()
+        self.decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
+        pillow = self.decoding.decoder == "auto" and geometries
+        self.foreign = Foreign(dataset, names, self.decoding, values) if pillow else None
 
     def _changed_labels(self) -> str | None:
         """Return the field of labels that differ from what the files hold, if there is one."""
@@ -114,14 +103,21 @@ class Outputs:
         return LoadPlan(
             [(reader, names) for reader in self._dataset.readers],
             [self._geometries[name].spec() if name in self._geometries else None for name in names],
-            images=self._making,
+            images=self,
             verify=self._dataset.verify,
             spares=spares,
         )
 
-    def fill(self, request: BatchRequest, clock: Clock) -> Fill | None:
-        """Return what lets Pillow decode images that the core cannot decode, and returns the remaining failures."""
-        return None if self._foreign is None else partial(self._foreign.fill, request, clock)
+    def mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
+        """Bring what is damaged in copies from object stores again; return what keeps it here."""
+        shards = self._dataset.selection.shards
+        damaged = rows[[slot for slot, error in failures if isinstance(error, CorruptFileError)]]
+        if not (shards.sources and len(damaged)):
+            return []
+        from fastrecord.store.shard_source import mend
+
+        holds = [mend(shards.readers[shard], list(self.kinds), records) for shard, _, records in shards.split(damaged)]
+        return [hold for hold in holds if hold is not None]
 
 
 def _each_byte(normalize: Normalize) -> torch.Tensor:

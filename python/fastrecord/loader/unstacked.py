@@ -5,8 +5,9 @@ These are labels, text, bytes, JSON, lists, and arrays of varying shape. Does no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,44 +57,31 @@ class UnstackedFields:
     def read_many(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Columns | None]:
         """Yield the columns of each of neighbouring batches; None for one that must be read alone.
 
-        Small values of several batches are read at once.
+        Small values of all batches are read at once.
         """
-        if not self._fields:
-            yield from repeat({}, len(sizes))
-            return
         ends = [0, *accumulate(sizes)]
-        stops = np.zeros(len(ends), np.int64)
-        try:
-            if len(sizes) > 1 and not self._merged:
-                stops = np.cumsum(np.append(0, self._payload_bytes(rows)))[ends]
-        except FastRecordError:
-            yield from repeat(None, len(sizes))
+        if len(sizes) == 1 or self._merged or self._payload_bytes(rows) > _BYTES:
+            for start, stop in pairwise(ends):
+                yield self._tried(rows[start:stop])
             return
-        first = 0
-        while first < len(sizes):
-            last = first + 1
-            if not self._merged:
-                last = max(last, int(np.searchsorted(stops, stops[first] + _BYTES, side="right")) - 1)
-            try:
-                whole: Columns | None = self.read(rows[ends[first] : ends[last]])
-            except FastRecordError:
-                whole = None
-            if last == first + 1:
-                yield whole
-            else:
-                for low, high in pairwise(ends[first : last + 1]):
-                    part = slice(low - ends[first], high - ends[first])
-                    yield None if whole is None else {name: values[part] for name, values in whole.items()}
-            first = last
+        whole = self._tried(rows)
+        for start, stop in pairwise(ends):
+            yield None if whole is None else {name: values[start:stop] for name, values in whole.items()}
 
-    def _payload_bytes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of each record's values that are not of one size, int64 (N,)."""
+    def _tried(self, rows: NDArray[np.int64]) -> Columns | None:
+        try:
+            return self.read(rows)
+        except FastRecordError:
+            return None
+
+    def _payload_bytes(self, rows: NDArray[np.int64]) -> float:
+        """Return the bytes of the values that are not of one size; infinity if they cannot be read."""
         names = [name for name in self._plain if self._kinds[name].nbytes is None]
-        found = np.zeros(len(rows), np.int64)
-        for shard, slots, records in self._dataset.selection.shards.split(rows) if names else ():
-            for name in names:
-                found[slots] += self._dataset.readers[shard].lengths(name, records)
-        return found
+        parts = list(self._dataset.selection.shards.split(rows)) if names else []
+        try:
+            return sum(int(self._dataset.readers[at].lengths(n, own).sum()) for at, _, own in parts for n in names)
+        except FastRecordError:
+            return math.inf
 
     def read(self, rows: NDArray[np.int64]) -> Columns:
         """Return the columns of a batch.
