@@ -57,18 +57,6 @@ def test_files_with_and_without_classes_are_not_mixed(tmp_path: Path) -> None:
         fr.FastRecordDataset(paths)
 
 
-def test_a_label_without_a_class_is_an_error_where_labels_are_mapped(tmp_path: Path) -> None:
-    paths = [
-        write_images(tmp_path / "a.frec", [0], ["cat", "dog"]),
-        write_images(tmp_path / "b.frec", [0, 9], ["dog", "cat"]),
-    ]
-    dataset = fr.FastRecordDataset(paths)
-    assert dataset[1][1] == 1
-    for read in (lambda: dataset[2], lambda: dataset.targets):
-        with pytest.raises(fr.errors.SchemaError, match=r"b\.frec: label 9 has no class: the file names 2"):
-            read()
-
-
 def test_labels_are_numbered_by_given_classes_in_every_way_of_reading_them(tmp_path: Path) -> None:
     first = write_images(tmp_path / "first.frec", [0, 1, -1], ["dog", "cat"])
     second = write_images(tmp_path / "second.frec", [0, 0], ["cat"], seed=10)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import platform
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from fastrecord.loader import outputs
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.transforms import BatchInfo, CenterCrop
 from tests.support.child import run_child
-from tests.support.loading import photo
+from tests.support.loading import photo, python_calls
 from tests.support.patches import (
     COUNT,
     STACKED,
@@ -287,27 +285,10 @@ def test_without_prefetch_a_batch_is_asked_for_when_its_turn_has_come(patches: P
     assert len(asked) == (10 if prefetch else 1)
 
 
-def calls(loader: Any) -> int:
-    """Return the number of Python function calls of an epoch."""
-    count = 0
-
-    def tally(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    list(loader)  # first-use caches
-    sys.setprofile(tally)
-    try:
-        for _ in loader:
-            pass
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_no_python_runs_for_a_record_and_little_for_a_batch(tmp_path: Path) -> None:
     dataset = fr.FastRecordDataset(write_patches(tmp_path / "many.frec", range(640)), fields=STACKED)
-    one, ten, small = (calls(make(dataset, size, shuffle=True)) for size in (640, 64, 8))
+    loaders = (make(dataset, size, shuffle=True) for size in (640, 64, 8))
+    one, ten, small = (python_calls(loader, events=["call"]) for loader in loaders)
     assert ten < one + 9 * 6
     assert small < one + 79 * 6 + 100
 

@@ -13,7 +13,6 @@ import torch
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.loader.skip import SkippedRecord
 from tests.support.patches import COUNT, check, make, numbers, opened, record
 
 BAD = 13
@@ -90,17 +89,6 @@ def test_a_skipped_record_is_missing_from_all_fields_of_its_batch_alone(bad: tup
     (skipped,) = loader.skipped
     assert (skipped.path, skipped.record, skipped.key) == (str(path), place(field), f"patch {place(field)}")
     assert loader.stats().skipped == 1
-
-
-def test_a_callable_is_told_of_each_record_that_is_skipped(bad: tuple[Path, str]) -> None:
-    path, field = bad
-    told: list[SkippedRecord] = []
-    loader = make(path, 50, on_error=lambda _, record: told.append(record))
-    assert sum(map(len, numbers(loader))) == COUNT - 1
-    assert [skipped.record for skipped in told] == [place(field)]
-    assert len(list(make(path, 1, on_error="skip"))) == COUNT - 1
-    with pytest.raises(fr.FastRecordError, match="none of the 1 records of a batch could be loaded"):
-        list(make(path, 1, on_error="skip", drop_last=True))
 
 
 def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> None:

@@ -57,18 +57,6 @@ def test_an_append_of_pixels_needs_a_shape_that_the_file_holds(pairs: tuple[Path
         pack_with(more, tmp_path / "open.frec", format="pairs", mode="append")
 
 
-def test_a_pack_is_not_resumed_with_other_settings_or_another_input(pairs: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "out.frec"
-    pack_with(pairs, out, format="pairs")
-    assert pack_with(pairs, out, format="pairs", mode="resume").packed == 0
-    (pairs[0] / "0003x4.png").unlink()
-    (pairs[1] / "0003.png").unlink()
-    with pytest.raises(
-        fr.FastRecordError, match="packed from another input: record 3 is '0003', where the input has '0004'"
-    ):
-        pack_with(pairs, out, format="pairs", mode="resume")
-
-
 # Shards, kills, Ctrl-C
 
 

@@ -160,13 +160,6 @@ def test_smaller_images_get_a_crop_index_too(recode_source: Path, tmp_path: Path
         assert reader.verify(deep=True)["ok"]
 
 
-@pytest.mark.parametrize("other", ["--crop-ready=all", "--raw"])
-def test_a_crop_index_is_for_jpegs_that_stay_whole(recode_source: Path, tmp_path: Path, other: str) -> None:
-    printed = failed("pack", recode_source, tmp_path / "out.frec", "--crop-index", other, status=2)
-    assert "need no crop index: leave out --crop-index" in printed
-    good("pack", recode_source, tmp_path / "out.frec", other)
-
-
 # Bad files
 
 
@@ -218,20 +211,13 @@ def test_settings_that_do_not_fit_are_refused(
     assert not (tmp_path / "out.frec").exists()
 
 
-def test_bytes_are_not_recoded(recode_source: Path, tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "out.frec", fr.Schema({"data": fr.bytes_()})) as writer:
-        with pytest.raises(fr.errors.SchemaError, match="type image"):
-            writer.append_files("data", [recode_source / "a" / "0.jpg"], {}, recode=fr.Recode(raw=True))
-        assert writer.append_files("data", [recode_source / "a" / "0.jpg"], {}) == []
-        assert writer.recoded["images"] == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--short-side", 9, "--max-side", 9], "not both"),
         (["--raw", "--crop-ready", "all"], "--raw or --crop-ready"),
         (["--crop-ready", "all of it"], "exif, icc, other"),
+        (["--crop-index", "--raw"], "need no crop index: leave out --crop-index"),
         (["--quality", 80], "--short-side or --max-side"),
         (["--raw", "--shard-size", "1GB"], "--shards"),
     ],

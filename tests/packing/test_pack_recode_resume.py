@@ -10,7 +10,6 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.packing.summary import PackProgress
-from tests.support.child import run_child
 from tests.support.commands import good, run
 from tests.support.packing import is_complete, metadata, pack_with, records, write
 from tests.support.recoding import encoded, picture, sizes
@@ -78,30 +77,3 @@ def test_each_append_has_settings_of_its_own(more: Path, recode_source: Path, tm
     )
     assert "complete already" in good("pack", more, out, "--resume", "--crop-ready", "exif")
     assert run("pack", more, out, "--resume", "--crop-ready", "all").exit_code == 1
-
-
-def test_ctrl_c_while_images_are_recoded_leaves_a_prefix_and_no_thread(tmp_path: Path) -> None:
-    (tmp_path / "image.jpg").write_bytes(encoded(picture(0, 640, 480), quality=95, subsampling=0))
-    script = """
-    def interrupt():
-        while os.path.getsize("a.frec") <= 4096:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
-
-    count = 100_000
-    with fr.Writer("a.frec", fr.Schema({"image": fr.image(), "number": "int64"})) as writer:
-        threading.Thread(target=interrupt).start()
-        try:
-            recode = fr.Recode(max_side=320, quality=95)
-            writer.append_files("image", ["image.jpg"] * count, {"number": range(count)}, recode=recode)
-        except KeyboardInterrupt:
-            done = len(writer)
-            assert 0 < done < count, done
-            assert writer.recoded["images"] == writer.recoded["smaller"] == done
-            print("interrupted", threading.active_count())
-    with fr.Reader("a.frec") as reader:
-        assert reader.column("number").tolist() == list(range(done))
-        assert set(reader.column("image.width").tolist()) == {320}
-        assert reader.verify()["ok"]
-    """
-    assert run_child(script, tmp_path) == "interrupted 1\n"

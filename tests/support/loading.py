@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -112,3 +115,23 @@ def load_threads() -> list[str]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return [name for name in names if name.startswith("frec-load")]
+
+
+def python_calls(loader: Any, *, events: Sequence[str] = ("call", "c_call")) -> int:
+    """Count calls of Python functions, and from Python to C, in all threads for an epoch, after first-use caches."""
+    list(loader)
+    calls = 0
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in events
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    try:
+        for _ in loader:
+            pass
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,27 +61,6 @@ def test_an_array_is_added_and_read_back_and_the_older_values_are_as_they_were(p
         np.testing.assert_array_equal(reader.column("label"), np.arange(N))
         assert reader.verify()["errors"] == []
     assert path.stat().st_size - size < values.nbytes + 20_000, "the older records are not written again"
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (fr.FieldType("int64"), list(range(-3, N - 3))),
-        (fr.FieldType("float64"), [i / 7 for i in range(N)]),
-        (fr.FieldType("bool"), [i % 3 == 0 for i in range(N)]),
-        (fr.string(), [f"é{i}" * i for i in range(N)]),
-        (fr.bytes_(), [bytes([i]) * 1000 * i for i in range(N)]),
-    ],
-    ids=["int64", "float64", "bool", "string", "bytes"],
-)
-@pytest.mark.parametrize("form", [list, iter, lambda values: (value for value in values)], ids=["list", "iter", "gen"])
-def test_values_of_any_type_come_from_any_iterable(
-    path: Path, kind: fr.FieldType, values: list[Any], form: Callable[[list[Any]], Iterable[Any]]
-) -> None:
-    fr.files.add_field(path, "new", kind, form(values))
-    with fr.Reader(path) as reader:
-        found = [reader[i]["new"] for i in range(N)]
-        assert [bytes(value) if kind == fr.bytes_() else value for value in found] == values
 
 
 def test_images_are_added_with_their_sizes(path: Path) -> None:
@@ -291,14 +270,6 @@ def test_a_reader_and_a_data_set_keep_their_snapshot_until_they_refresh(images: 
     assert reader.refresh()
     assert [record["score"] for record in reader] == list(range(12))
     np.testing.assert_array_equal(fr.FastRecordDataset(images).column("score"), np.arange(12.0))
-
-
-def test_an_incomplete_file_stays_incomplete(tmp_path: Path) -> None:
-    path = tmp_path / "x.frec"
-    with fr.Writer(path, {"label": "int64"}, complete=False) as writer:
-        writer.append({"label": 1})
-    fr.files.add_field(path, "new", "int64", [1])
-    assert not fr.Reader(path).complete
 
 
 def test_a_field_of_a_file_without_records_needs_no_values(tmp_path: Path) -> None:

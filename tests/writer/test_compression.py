@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 import fastrecord as fr
 from tests.support.commands import good
 
-CODECS = ["lz4", "zstd", "auto", fr.Compression("zstd", level=19)]
-
 
 def smooth(count: int, *shape: int) -> NDArray[np.uint8]:
     """Image-like patches: gradients with a little noise."""
@@ -30,68 +28,6 @@ def smooth(count: int, *shape: int) -> NDArray[np.uint8]:
 def texts(count: int) -> list[str]:
     """Short, similar texts."""
     return [json.dumps({"path": f"train/n0{i % 97:04}/{i}.jpg", "label": i * 7 % 1000}) for i in range(count)]
-
-
-@pytest.mark.parametrize("access", ["mmap", "pread"])
-@pytest.mark.parametrize("how", CODECS, ids=str)
-def test_every_kind_of_field_comes_back(tmp_path: Path, how: Any, access: str) -> None:
-    path, rng = tmp_path / "x.frec", np.random.default_rng(1)
-    schema = fr.Schema(
-        {
-            "fixed": fr.array("uint8", (16, 16, 3), how),
-            "ragged": fr.array("float32", (None, 4), how),
-            "any": fr.array("int64", (None, None), how),
-            "data": fr.bytes_(how),
-            "text": fr.string(how),
-            "meta": fr.json(how),
-            "list": fr.list_(fr.string(), how),
-            "arrays": fr.list_(fr.array("int16", (None,)), how),
-            "label": "int64",
-        }
-    )
-    patches, names = smooth(60, 16, 16, 3), texts(60)
-    records = [
-        {
-            "fixed": patches[i],
-            "ragged": rng.integers(0, 3, (i % 9, 4)).astype(np.float32),
-            "any": np.full((i % 5, 7), i),
-            "data": [b"", rng.bytes(500), b"again and " * 50][i % 3],
-            "text": names[i],
-            "meta": {"name": names[i], "numbers": [i] * (i % 20)},
-            "list": [names[i]] * (i % 4),
-            "arrays": [np.arange(i % 30, dtype=np.int16)] * 3,
-            "label": i,
-        }
-        for i in range(60)
-    ]
-    with fr.Writer(path, schema) as writer:
-        for record in records:
-            writer.append(record)
-    reader = fr.Reader(path, access)
-    order = rng.permutation(60)
-    batch = reader.read_batch(order)
-    np.testing.assert_array_equal(batch["fixed"], patches[order])
-    assert batch["fixed"].flags.writeable
-    packed, offsets = batch["ragged"].packed()
-    assert offsets[-1] == len(packed)
-    for place, i in enumerate(order):
-        record, found = records[i], reader[i]
-        for name in ("fixed", "ragged", "any"):
-            np.testing.assert_array_equal(found[name], record[name])
-            np.testing.assert_array_equal(batch[name][place], record[name])
-            assert found[name].dtype == record[name].dtype
-            assert not found[name].flags.writeable
-        assert bytes(found["data"]) == bytes(batch["data"][place]) == record["data"]
-        for name in ("text", "meta", "list"):
-            assert found[name] == batch[name][place] == record[name]
-        for got in (found["arrays"], batch["arrays"][place]):
-            assert len(got) == 3
-            np.testing.assert_array_equal(got[0], record["arrays"][0])
-    out = np.empty((60, 16, 16, 3), np.uint8)
-    reader.read_batch_into(order, "fixed", out)
-    np.testing.assert_array_equal(out, patches[order])
-    np.testing.assert_array_equal(reader.lengths("data"), [len(record["data"]) for record in records])
-    assert reader.verify()["ok"]
 
 
 def test_extend_compresses_what_append_would(tmp_path: Path) -> None:
@@ -201,25 +137,6 @@ def test_a_compression_is_what_one_would_write() -> None:
 def test_what_a_compression_cannot_be_is_said_at_once(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
-
-
-def test_fields_that_are_not_compressed_refuse_it(tmp_path: Path) -> None:
-    small = fr.array("uint8", (8, 8), "lz4")
-    with pytest.raises(fr.errors.SchemaError, match="index column"):
-        fr.Writer(tmp_path / "x.frec", {"small": small})
-    with pytest.raises(TypeError):
-        fr.image("lz4")  # type: ignore[call-arg]
-    assert not (tmp_path / "x.frec").exists()
-
-
-def test_another_compression_than_the_files_is_refused_to_append(tmp_path: Path) -> None:
-    path = tmp_path / "x.frec"
-    with fr.Writer(path, {"text": fr.string("lz4")}) as writer:
-        writer.append({"text": "x"})
-    with pytest.raises(fr.errors.SchemaError, match=r"compression lz4.*compression zstd"):
-        fr.Writer(path, {"text": fr.string("zstd")}, "a")
-    for how in (None, "lz4", "auto"):
-        fr.Writer(path, {"text": fr.string(how)}, "a").close()
 
 
 @pytest.mark.parametrize("how", ["auto", fr.Compression("zstd", dictionary=4096)])

@@ -132,34 +132,6 @@ def test_a_schema_that_no_file_can_have_is_refused_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_gives_its_schema_back(tmp_path: Path) -> None:
-    schema = fr.Schema(ALL_TYPES)
-    with fr.Writer(tmp_path / "a.frec", schema) as writer:
-        assert writer.schema == schema
-    assert fr.Reader(tmp_path / "a.frec").schema == schema
-
-
-def test_names_may_be_any_text(tmp_path: Path) -> None:
-    names = ["größe", "标签", "a b", "😀", 'with "quotes"', "back\\slash", "new\nline", "x" * 1000]
-    with fr.Writer(tmp_path / "a.frec", fr.Schema(dict.fromkeys(names, "int64"))) as writer:
-        writer.append({name: number for number, name in enumerate(names)})
-    reader = fr.Reader(tmp_path / "a.frec")
-    assert list(reader.schema) == names
-    assert reader[0] == {name: number for number, name in enumerate(names)}
-
-
-def test_a_writer_takes_a_mapping_for_a_schema(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", ALL_TYPES) as writer:
-        assert writer.schema == fr.Schema(ALL_TYPES)
-
-
-def test_a_file_of_many_fields_round_trips(tmp_path: Path) -> None:
-    names = [f"f{number}" for number in range(4096)]
-    with fr.Writer(tmp_path / "a.frec", fr.Schema(dict.fromkeys(names, "int64"))) as writer:
-        writer.append(dict(zip(names, range(4096), strict=True)))
-    assert list(fr.Reader(tmp_path / "a.frec")[0].values()) == list(range(4096))
-
-
 def test_appending_with_the_same_schema_goes_on_and_with_another_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.frec"
     schema = fr.Schema({"a": "int64", "b": fr.string()})

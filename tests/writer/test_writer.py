@@ -52,13 +52,6 @@ def test_append_returns_record_numbers_that_go_on_from_session_to_session(tmp_pa
         assert writer.append(GOOD) == 3
 
 
-def test_mode_x_refuses_a_file_that_exists_and_leaves_it_alone(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.frec", range(3))
-    with pytest.raises(FileExistsError, match=r"a\.frec"):
-        fr.Writer(path, SCHEMA)
-    assert labels(path) == [0, 1, 2]
-
-
 def test_mode_a_needs_a_file_and_goes_on_behind_its_records(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"a\.frec"):
         fr.Writer(tmp_path / "a.frec", mode="a")
@@ -82,15 +75,6 @@ def test_mode_w_shows_the_new_file_at_close_and_not_before(tmp_path: Path) -> No
     assert labels(path) == [77]
     assert [path.name for path in tmp_path.iterdir()] == ["a.frec"]
     assert [old[number]["label"] for number in range(3)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("commits", [0, 1])
-def test_an_exception_in_mode_w_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, commits: int) -> None:
-    path = write(tmp_path / "a.frec", range(3))
-    with pytest.raises(KeyError, match="stop"):
-        stopped(fr.Writer(path, SCHEMA, "w"), commits, KeyError("stop"))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.frec"]
-    assert labels(path) == [0, 1, 2]
 
 
 def test_an_exception_before_the_first_commit_leaves_no_file(tmp_path: Path) -> None:
@@ -314,11 +298,3 @@ def test_metadata_and_complete_are_replaced_with_the_next_commit(tmp_path: Path)
         assert writer.metadata == {"b": 2}
         writer.append(GOOD)
     assert fr.Reader(path).metadata == {"b": 2}
-
-
-def test_commit_bytes_bounds_what_a_crash_can_lose(tmp_path: Path) -> None:
-    with fr.Writer(tmp_path / "a.frec", SCHEMA, commit_bytes=10_000) as writer:
-        for number in range(100):
-            writer.append({**GOOD, "data": bytes(1000), "label": number})
-            assert len(writer) - writer.committed < 10
-    assert labels(tmp_path / "a.frec") == list(range(100))

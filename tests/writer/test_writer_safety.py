@@ -64,23 +64,6 @@ def test_a_forked_child_can_neither_use_nor_spoil_the_writer_of_its_parent(tmp_p
     assert run_child(script, tmp_path) == "[0, 1, 2]\n"
 
 
-def test_a_child_that_outlives_the_writer_does_not_keep_the_lock(tmp_path: Path) -> None:
-    script = """
-        writer = fr.Writer("a.frec", SCHEMA)
-        read, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(write_end)
-            os.read(read, 1)
-            os._exit(0)
-        writer.close()
-        fr.Writer("a.frec", mode="a").close()
-        os.close(write_end)
-        print(os.waitpid(child, 0)[1])
-    """
-    assert run_child(script, tmp_path) == "0\n"
-
-
 def test_a_child_forked_in_the_middle_of_a_call_gets_an_error_and_no_hang(tmp_path: Path) -> None:
     script = """
         open("file", "wb").write(bytes(1000))
