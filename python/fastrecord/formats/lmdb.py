@@ -6,8 +6,8 @@ A file is read by `interchange.files.lmdb_pages` and written by the package lmdb
 - tuple: a pickle of (image, label), as the converter of Efficient-PyTorch writes it, with pickles of
   all keys in `__keys__` and of their number in `__len__`.
 - pyobject: a pickle of something else: a dict has a field for each key, a tuple or list for each
-  position. An export writes dicts, with JSON as its text, if no other layout is named; the schema is
-  in `__fastrecord__`, and the keys are the numbers of the records with ten digits.
+  position. An export writes dicts, with JSON as its text; the schema is in `__fastrecord__`, and the
+  keys are the numbers of the records with ten digits.
 - In place of a pickle, tuple and pyobject may be what `pyarrow.serialize` wrote until pyarrow 11:
   four counts (int32), an Arrow stream of one record with a union of all types, and tensors. Older
   converters of Efficient-PyTorch wrote it, and pytorch-load-faster, which frames it by lz4.
@@ -52,15 +52,15 @@ from fastrecord.interchange.source import (
     gather,
 )
 from fastrecord.schema import FieldType, Schema
-from fastrecord.schema.roles import holds_classes
 
 KEY = "__key__"
 _KEYS, _LENGTH = b"__keys__", b"__len__"
 _SPECIAL = (CARD.encode(), _KEYS, _LENGTH)
+# What the card of an export says of it.
+_OURS = {"values": "pyobject"}
 _DATA = "data.mdb"
 _LZ4 = b"\x04\x22\x4d\x18"
 _LARGEST = 1 << 30
-_LONGEST_KEY = 511
 _SAMPLE_BYTES = 64 << 20
 _FIRST_ROOM = 64 << 20
 _ORIGINS = {
@@ -264,22 +264,19 @@ class LmdbSource(CountedSource):
     def _describe(self, layout: str) -> None:
         samples = first_few(self._few())
         card = Card.from_json(bytes(self._shards[self.paths[0]].special.get(CARD.encode(), b"")))
-        kept = card.more.get("values") if card is not None else None
+        if card is not None and card.more != _OURS:
+            card = None
         if layout == "auto":
-            layout = kept if kept in _SPLIT else _recognise([value for _, value in samples], self.paths[0])
+            values = [value for _, value in samples]
+            layout = "pyobject" if card is not None else _recognise(values, self.paths[0])
         self._split, self._whole = _SPLIT[layout], layout in ("image", "bytes")
-        if card is not None:
+        if card is not None and layout == "pyobject":
+            # The card knows the types that the records had.
+            self._split = partial(_exported, card.schema)
             self.metadata = card.metadata
-            if layout == kept:
-                # The card knows the types and names that the records had.
-                if layout == "pyobject":
-                    self._split = partial(_exported, card.schema)
-                self.fields = [
-                    SourceField(name, card.schema[own], f"{_ORIGINS[layout]}; {CARD}", own)
-                    for name, own in card.more.get("names", {}).items()
-                    if own in card.schema
-                ]
-                return
+            origin = f"{_ORIGINS[layout]}; {CARD}"
+            self.fields = [SourceField(name, kind, origin, name) for name, kind in card.schema.items()]
+            return
         if not samples:
             raise Code.SOURCE.error(f"{self.paths[0]}: it holds no records")
         self.fields = self._inferred(samples, layout)
@@ -506,16 +503,14 @@ class LmdbDestination(Destination):
 
     def __init__(self, path: str, card: Card, settings: Mapping[str, str]) -> None:
         self._library = library("lmdb", "lmdb", "LMDB")
-        layout = settings.get("values", "auto")
-        self._layout = "pyobject" if layout == "auto" else layout
+        if settings.get("values", "auto") not in ("auto", "pyobject"):
+            raise ValueError("LMDB is written as pyobject: leave out values")
         self._subdir = settings.get("subdir") == "yes"
-        self._schema, self._names = card.schema, _names(card.schema, self._layout)
-        self._card = replace(card, more={"values": self._layout, "names": self._names}).to_json().encode()
+        self._schema, self._card = card.schema, replace(card, more=_OURS).to_json().encode()
         self.begin(path)
 
     def begin(self, path: str) -> None:
         """Begin a file."""
-        self._written = 0
         self._room = _FIRST_ROOM
         # Nobody else has the file yet, so it needs no locks and, before the end, no syncs.
         # As bytes: the package takes no name that the locale's encoding lacks.
@@ -531,17 +526,13 @@ class LmdbDestination(Destination):
 
     def write(self, start: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append records in one transaction."""
-        entries = self._entries(start, columns)
-        self._put(lambda transaction: self._append(transaction, start, entries))
-        self._written += len(entries)
+        plain = [_plain(columns[name], kind) for name, kind in self._schema.items()]
+        records = [dict(zip(self._schema, row, strict=True)) for row in zip(*plain, strict=True)]
+        self._put([(b"%010d" % number, pickle.dumps(record, 4)) for number, record in enumerate(records, start)])
 
     def close(self) -> None:
-        """Write the special entries, and sync."""
-        special = {CARD.encode(): self._card}
-        if self._layout == "tuple":
-            special[_KEYS] = pickle.dumps([b"%d" % number for number in range(self._written)], 4)
-            special[_LENGTH] = pickle.dumps(self._written, 4)
-        self._put(lambda transaction: [transaction.put(key, value) for key, value in special.items()])
+        """Write the card, and sync."""
+        self._put([(CARD.encode(), self._card)])
         self._env.sync(True)
         self._env.close()
 
@@ -549,77 +540,18 @@ class LmdbDestination(Destination):
         """Close the file."""
         self._env.close()
 
-    def _entries(self, start: int, columns: Mapping[str, Sequence[Any]]) -> list[tuple[bytes, Any]]:
-        count = len(next(iter(columns.values())))
-        keys = [b"%010d" % number for number in range(start, start + count)]
-        if self._layout == "pyobject":
-            plain = [_plain(columns[name], kind) for name, kind in self._schema.items()]
-            values: Sequence[Any] = [
-                pickle.dumps(dict(zip(self._schema, row, strict=True)), 4) for row in zip(*plain, strict=True)
-            ]
-            return list(zip(keys, values, strict=True))
-        values = columns[self._names["image"]]
-        if self._layout == "tuple":
-            keys = [b"%d" % number for number in range(self._written, self._written + count)]
-            labels = np.asarray(columns[self._names["label"]])
-            values = [pickle.dumps(([bytes(image)], labels[at : at + 1]), 4) for at, image in enumerate(values)]
-        elif KEY in self._names:
-            keys = [key.encode() for key in columns[self._names[KEY]]]
-        return list(zip(keys, values, strict=True))
-
-    def _put(self, put: Callable[[Any], object]) -> None:
-        """Write in one transaction; the file grows if it is full."""
+    def _put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Append entries in one transaction; the file grows if it is full."""
         while True:
             try:
                 with self._env.begin(write=True) as transaction:
-                    put(transaction)
+                    transaction.cursor().putmulti(entries, append=True)
             except self._library.MapFullError:
                 # Nothing of the transaction is left; LMDB's maps grow between transactions only.
                 self._room *= 2
                 self._env.set_mapsize(self._room)
             else:
                 return
-
-    def _append(self, transaction: Any, start: int, entries: Sequence[tuple[bytes, Any]]) -> None:
-        growing = KEY not in self._names and self._layout != "tuple"
-        for number, (key, value) in enumerate(entries, start):
-            try:
-                done = transaction.put(key, value, append=growing, overwrite=False)
-            except self._library.BadValsizeError:
-                raise Code.CANNOT_HOLD.error(
-                    f"record {number:,}: LMDB's keys have 1 to {_LONGEST_KEY} bytes, not {len(key):,}: "
-                    "leave out --set values, so that keys are numbers"
-                ) from None
-            if not done or key in _SPECIAL:
-                raise Code.CANNOT_HOLD.error(
-                    f"record {number:,}: its key {key!r} is taken: leave out --set values, so that keys are numbers"
-                )
-
-
-def _names(schema: Schema, layout: str) -> dict[str, str]:
-    """Return the fields that the parts of a layout are: key, image, label."""
-    if layout == "pyobject":
-        return {name: name for name in schema}
-    images = [name for name, kind in schema.items() if kind.name in ("image", "bytes")]
-    texts = [name for name, kind in schema.items() if kind.name == "string"]
-    labels = [name for name, kind in schema.items() if holds_classes(kind)]
-    wanted = {"image": images}
-    if layout == "tuple":
-        wanted["label"] = labels
-    elif layout == "image":
-        wanted |= {KEY: texts} if texts else {}
-    else:
-        raise Code.CANNOT_HOLD.error(f"--set values={layout}: LMDB is written as pyobject, image or tuple")
-    names = {part: found[0] for part, found in wanted.items() if found}
-    rest = [name for name in schema if name not in names.values()]
-    if rest or len(names) < len(wanted):
-        has = "an image and a text as the key" if layout == "image" else "an image and a number"
-        raise Code.CANNOT_HOLD.error(
-            f"--set values={layout}: its records have {has}, and nothing else; here are "
-            f"{', '.join(f'{name} ({kind})' for name, kind in schema.items())}",
-            way_out=" ".join(f"--drop {name}" for name in rest) or "leave out --set values",
-        )
-    return names
 
 
 class Lmdb(Format):
@@ -631,8 +563,7 @@ class Lmdb(Format):
     suffixes = (".lmdb", ".mdb")
     settings: Mapping[str, Setting] = {
         "values": Setting(
-            "what the values are; when reading, auto looks at the first ones; when writing, auto is pyobject, a dict "
-            "with all fields, and image and tuple hold those alone",
+            "what the values are; auto looks at the first ones. An export writes pyobject, a dict with all fields",
             ("auto", *_SPLIT),
         ),
         "database": Setting("name of a database in the file; by default the main one"),

@@ -18,7 +18,6 @@ import fastrecord as fr
 from fastrecord.interchange import registry
 from fastrecord.interchange.format import Found
 from tests.support.formats.exchanging import (
-    assert_round_trip,
     assert_same,
     bad_records,
     export,
@@ -288,59 +287,11 @@ def test_an_export_is_a_file_or_a_folder_of_dicts(tmp_path: Path) -> None:
         assert path.is_dir() == (subdir == "yes")
         with opened(path) as source:
             assert take(source, 1, ["label", "meta"]) == {"label": [5], "meta": [None]}
+    with pytest.raises(ValueError, match="LMDB is written as pyobject"):
+        export(reader, LMDB, tmp_path / "a.lmdb", values="tuple")
     assert pickle.loads(entries_of(tmp_path / "no.lmdb")[b"0000000000"]) == {
         "label": -3, "key": "schlüssel", "meta": '{"a": [1]}',
     }  # fmt: skip
-
-
-def test_the_layouts_of_others_go_out(tmp_path: Path) -> None:
-    images = [picture(number, size=(300, 200)) for number in range(25)]
-    fields = {"picture": fr.image(), "class": fr.FieldType("int32")}
-    reader = write_file(tmp_path / "a.frec", fields, {"picture": images, "class": range(25)}, classes=["a"] * 25)
-    export(reader, LMDB, tmp_path / "a.lmdb", values="tuple")
-    found = entries_of(tmp_path / "a.lmdb")
-    keys = pickle.loads(found[b"__keys__"])
-    assert keys == [b"%d" % n for n in range(25)]
-    assert pickle.loads(found[b"__len__"]) == 25
-    for number, key in enumerate(keys):
-        image, label = pickle.loads(found[key])
-        assert image[0] == images[number]
-        assert label.tolist() == [number]
-    with opened(tmp_path / "a.lmdb") as source:
-        assert_round_trip(reader, source, tmp_path / "b.frec")
-
-    names = [f"k{number:02}" for number in range(25)]
-    reader = write_file(
-        tmp_path / "c.frec", {"picture": fr.image(), "name": fr.string()}, {"picture": images, "name": names}
-    )
-    export(reader, LMDB, tmp_path / "c.lmdb", values="image")
-    found = entries_of(tmp_path / "c.lmdb")
-    assert found.pop(b"__fastrecord__")
-    assert found == {name.encode(): image for name, image in zip(names, images, strict=True)}
-    with opened(tmp_path / "c.lmdb") as source:
-        assert {field.rename for field in source.fields} == {"picture", "name"}
-        assert take(source)["image"] == images
-    reader = write_file(tmp_path / "d.frec", {"picture": fr.image()}, {"picture": images})
-    export(reader, LMDB, tmp_path / "d.lmdb", values="image")
-    with opened(tmp_path / "d.lmdb") as source:
-        assert_round_trip(reader, source, tmp_path / "e.frec")
-
-
-def test_what_a_layout_cannot_hold_is_refused(tmp_path: Path) -> None:
-    fields = {"image": fr.image(), "label": fr.FieldType("int64"), "key": fr.string()}
-    reader = write_file(tmp_path / "a.frec", fields, {"image": [picture(0)] * 2, "label": [1, 2], "key": ["k", "k"]})
-    with pytest.raises(fr.FastRecordError, match=r"an image and a number, and nothing else; .*--drop key \[FR757\]"):
-        export(reader, LMDB, tmp_path / "a.lmdb", values="tuple")
-    with pytest.raises(fr.FastRecordError, match=r"--drop label"):
-        export(reader, LMDB, tmp_path / "a.lmdb", values="image")
-    with pytest.raises(fr.FastRecordError, match=r"LMDB is written as pyobject, image or tuple"):
-        export(reader, LMDB, tmp_path / "a.lmdb", values="bytes")
-    fields.pop("label")
-    cases = [("k", "its key b'k' is taken"), ("k" * 512, "keys have 1 to 511 bytes, not 512"), ("", "bytes, not 0")]
-    for number, (key, why) in enumerate(cases):
-        reader = write_file(tmp_path / f"{number}.frec", fields, {"image": [picture(0)] * 2, "key": ["k", key]})
-        with pytest.raises(fr.FastRecordError, match=f"record 1: .*{why}"):
-            export(reader, LMDB, tmp_path / f"{number}.lmdb", values="image")
 
 
 def test_the_file_grows_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
