@@ -313,8 +313,8 @@ def test_many_shards_are_read_with_few_open_files(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "many shards"
     if not folder.exists():
-        make(folder, 90)
-    script = LIMITED.format(path=str(folder), shards=90, per_shard=PER_SHARD, access=access, limit=64)
+        make(folder, 70)
+    script = LIMITED.format(path=str(folder), shards=70, per_shard=PER_SHARD, access=access, limit=64)
     assert run_child(script, tmp_path) == "good\n"
 
 

@@ -19,7 +19,7 @@ import fastrecord as fr
 place, options, error = sys.argv[1], eval(sys.argv[2]), eval(sys.argv[3])
 dataset = fr.FastRecordDataset(place, fields=("data",), store=fr.Store(**options))
 shuffle = fr.Blocks(window=2) if "cache_size" in options else True
-sampler = fr.FastRecordBatchSampler(dataset, 32, shuffle=shuffle, rank=0, world_size=1)
+sampler = fr.FastRecordBatchSampler(dataset, 8, shuffle=shuffle, rank=0, world_size=1)
 batches = iter(fr.FastRecordLoader(dataset, batch_sampler=sampler))
 next(batches)
 next(batches)
@@ -30,18 +30,26 @@ if error is not None:
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four shards of 24 MB each."""
+    """Four shards of 6 MB each."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(4):
         with fr.Writer(folder / f"{shard}.frec", fr.Schema({"data": fr.bytes_()})) as writer:
-            for number in range(240):
+            for number in range(60):
                 writer.append({"data": bytes([number]) * 100_000})
     fr.files.write_manifest(folder)
     return folder
 
 
-@pytest.mark.parametrize("error", ["None", "ValueError('of the script')", "SystemExit(3)"])
-@pytest.mark.parametrize("cache", [None, "none", "whole", "limited"])
+@pytest.mark.parametrize(
+    ("cache", "error"),
+    [
+        (None, "None"),
+        ("none", "ValueError('of the script')"),
+        ("whole", "SystemExit(3)"),
+        ("limited", "None"),
+        ("limited", "ValueError('of the script')"),
+    ],
+)
 def test_threads_that_bring_values_end_before_the_interpreter(
     tmp_path: Path, shards: Path, cache: str | None, error: str
 ) -> None:
@@ -49,7 +57,7 @@ def test_threads_that_bring_values_end_before_the_interpreter(
     if cache in ("whole", "limited"):
         options["cache"] = str(tmp_path / "cache")
     if cache == "limited":
-        options["cache_size"] = "60MB"
+        options["cache_size"] = "15MB"
     place = shards.as_uri() if cache else str(shards)
     command = [sys.executable, "-W", "error", "-c", SCRIPT, place, repr(options), error]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -57,8 +65,15 @@ def test_threads_that_bring_values_end_before_the_interpreter(
     assert (done.returncode, done.stderr.strip().rpartition("\n")[2]) == (code, last)
 
 
-@pytest.mark.parametrize("cache", [{}, {"cache": "whole"}, {"cache": "limited", "cache_size": "60MB"}])
-@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(
+    ("cache", "reads"),
+    [
+        ({}, True),
+        ({"cache": "whole"}, True),
+        ({"cache": "limited", "cache_size": "15MB"}, False),
+        ({"cache": "limited", "cache_size": "15MB"}, True),
+    ],
+)
 def test_a_forked_child_ends_without_a_word(tmp_path: Path, shards: Path, cache: dict[str, str], reads: bool) -> None:
     options = {name: str(tmp_path / value) if name == "cache" else value for name, value in cache.items()}
     script = (
@@ -67,7 +82,7 @@ def test_a_forked_child_ends_without_a_word(tmp_path: Path, shards: Path, cache:
 import os
 child = os.fork()
 if not child and {reads}:
-    assert len([*fr.FastRecordLoader(dataset, 32)]) == 30
+    assert len([*fr.FastRecordLoader(dataset, 8)]) == 30
 if child:
     assert os.waitpid(child, 0)[1] == 0
     assert len([*batches]) == 28

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
-import textwrap
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fastrecord as fr
 from fastrecord.inspect.cache_plan import plan_cache
@@ -294,48 +296,42 @@ def _assert_each_byte_once(requests: list[Request]) -> None:
             assert stop <= start
 
 
-_RANK = textwrap.dedent("""
-    import sys
-    import time
-
-    import fastrecord as fr
-
-    url, cache, limit, endpoint, rank, epochs, stop = sys.argv[1:]
-    options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
-    dataset = fr.FastRecordDataset(
-        url, fields=("data",), store=fr.Store(options, cache, int(limit))
-    )
-    sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=int(rank), world_size=2)
+def _be_a_rank(told: Connection, server: Server, stored: Data, cache: Path, rank: int, epochs: int, stop: int) -> None:
+    os.environ |= {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)  # OpenMP's threads are the parent's
+    dataset = _dataset(server, stored, cache)
+    sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=rank, world_size=2)
     loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
-    for _ in range(int(epochs)):
-        for number, batch in enumerate(loader):
-            if number == int(stop):
-                print("waiting", flush=True)
+    for _ in range(epochs):
+        for number, _ in enumerate(loader):
+            if number == stop:
+                told.send("waiting")
                 time.sleep(600)
         assert number + 1 == len(loader)
-    print(dataset.selection.shards.sources[0].traffic()[0], flush=True)
-""")
+    told.send(dataset.selection.shards.sources[0].traffic()[0])
 
 
-def _start(server: Server, stored: Data, cache: Path, rank: int, epochs: int, stop: int = -1) -> subprocess.Popen[str]:
-    about = map(str, (stored.url, cache, _LIMIT, server.options["endpoint"], rank, epochs, stop))
-    environment = {**os.environ, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-    return subprocess.Popen(
-        [sys.executable, "-c", _RANK, *about],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@contextmanager
+def _started(
+    server: Server, stored: Data, cache: Path, rank: int, epochs: int, stop: int = -1
+) -> Iterator[tuple[Any, Connection]]:
+    """Start a process that is a rank; yield it, and what it sends: "waiting" at a batch, or what it has downloaded."""
+    context = get_context("fork")
+    told, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_be_a_rank, args=(theirs, server, stored, cache, rank, epochs, stop))
+    process.start()
+    theirs.close()
+    try:
+        yield process, told
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_two_processes_download_what_was_planned_for_their_node(server: Server, stored: Data, tmp_path: Path) -> None:
-    processes = [_start(server, stored, tmp_path / "cache", rank, 2) for rank in range(2)]
-    came = 0
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        came += int(out)
+    cache = tmp_path / "cache"
+    with _started(server, stored, cache, 0, 2) as (_, first), _started(server, stored, cache, 1, 2) as (_, second):
+        came = first.recv() + second.recv()
     dataset = _dataset(server, stored, tmp_path / "other")
     sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=0, world_size=2)
     plan = plan_cache(sampler, dataset, cache_size=_LIMIT - _KEPT, epochs=2)
@@ -374,10 +370,10 @@ def test_a_rank_whose_process_has_ended_between_two_epochs_is_not_waited_for(
     dataset = _dataset(server, stored, tmp_path / "cache")
     sampler = fr.FastRecordBatchSampler(dataset, 12, seed=3, rank=1 - killed, world_size=2)
     loader = fr.FastRecordLoader(dataset, batch_sampler=sampler, threads=1)
-    other = _start(server, stored, tmp_path / "cache", killed, 1)
-    seen = [_records(batch) for batch in loader]
-    _, errors = other.communicate(timeout=120)
-    assert other.returncode == 0, errors
+    with _started(server, stored, tmp_path / "cache", killed, 1) as (other, told):
+        seen = [_records(batch) for batch in loader]
+        assert told.recv() > 0
+        other.join()
     monkeypatch.setattr(ranks, "PATIENCE", 1e9)
     seen += [_records(batch) for batch in loader]
     assert len(seen) == 2 * len(loader)
@@ -385,14 +381,15 @@ def test_a_rank_whose_process_has_ended_between_two_epochs_is_not_waited_for(
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_goes_on_when_another_one_is_killed(server: Server, stored: Data, tmp_path: Path, killed: int) -> None:
-    other = _start(server, stored, tmp_path / "cache", killed, 1, stop=4)
-    with _start(server, stored, tmp_path / "cache", 1 - killed, 1) as process:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "waiting\n", other.communicate()[1]
+    cache = tmp_path / "cache"
+    with (
+        _started(server, stored, cache, killed, 1, stop=4) as (other, waits),
+        _started(server, stored, cache, 1 - killed, 1) as (_, told),
+    ):
+        assert waits.recv() == "waiting"
         other.kill()
-        other.communicate()
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+        other.join()
+        assert told.recv() > 0
     # The next start follows a plan from the beginning.
     dataset = _dataset(server, stored, tmp_path / "cache")
     assert dataset.selection.shards.sources[0].cache.used <= _LIMIT

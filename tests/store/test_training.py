@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fastrecord.train.__main__ import main
 from tests.support.machines.stores import Server
-from tests.support.training import MODEL, losses, read_rest, running
+from tests.support.training import MODEL, losses
 
 SECRET = b"planted7secret"
 RUN = ("--model", MODEL, "--batch-size", "8", "--image-size", "32", "--augment", "none", "--device", "cpu", "-j", "1")
@@ -33,13 +33,15 @@ def url(colours: Path, server: Server) -> str:
 
 
 def trained(*options: str | Path) -> None:
-    with running("-m", "fastrecord.train", *RUN, *options) as process:
-        status, output = read_rest(process)
-    assert status == 0, output
-    assert SECRET.decode() not in output
+    done = CliRunner().invoke(main, [*RUN, *map(str, options)])
+    assert done.exit_code == 0, done.output
+    assert SECRET.decode() not in done.output
 
 
-def test_a_run_trains_evaluates_and_continues_and_keeps_no_option(store: list[str], url: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_trains_evaluates_and_continues_and_keeps_no_option(
+    store: list[str], url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "run"
     settings = tmp_path / "run.toml"
     settings.write_text(f'train = "{url}"\nepochs = 1\n')
@@ -47,6 +49,7 @@ def test_a_run_trains_evaluates_and_continues_and_keeps_no_option(store: list[st
     # Worker processes get the options with the data set.
     trained(url, "--val", url, "--epochs", "1", "--resume", "auto", "--loader", "torch", "--out", out, *store)
     assert list(losses(out)) == [2, 10]
+    assert SECRET.decode() not in caplog.text
     kept = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
     assert not [content for content in kept if SECRET in content]
 

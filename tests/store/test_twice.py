@@ -51,7 +51,6 @@ def places(local: Path, running_server: Server) -> dict[str, str]:
         "file://, cached",
         "file://, small cache",
         "s3://",
-        "s3://, cached",
         "s3://, small cache",
     ]
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
-import os
 import shlex
 import signal
 import threading
@@ -21,20 +20,20 @@ import fastrecord as fr
 from fastrecord.train import Rung, TrainError, run_ladder, train
 from fastrecord.train.__main__ import main
 from fastrecord.train.batches.open import open_batches, open_datasets
-from fastrecord.train.config import DataKind, LoaderKind
+from fastrecord.train.config import DataKind
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.interrupt import StopSignal
 from fastrecord.train.ladder import RungKind, judge, table
 from fastrecord.train.meters import read_metrics
 from fastrecord.train.model import build_model
 from tests.support.commands import flip
-from tests.support.training import losses, read_rest, read_until, running, signalled, small_config
+from tests.support.training import losses, signalled, small_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
 CONSTANT: tuple[DataKind, ...] = ("gpu", "cpu", "dataset")
 KINDS: tuple[DataKind, ...] = (*CONSTANT, "real")
 RUNGS: tuple[RungKind, ...] = get_args(RungKind)
+OPTIONS = shlex.split("--ladder --model squeezenet1_1 --batch-size 8 --image-size 32 --threads 1 --device cpu")
 
 
 @pytest.fixture
@@ -108,12 +107,11 @@ def test_a_signal_ends_a_run_on_each_kind_of_data_and_leaves_no_thread_and_no_pr
 # The ladder
 
 
-@pytest.mark.parametrize("loader", get_args(LoaderKind))
 def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
-    loader: LoaderKind, colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+    colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
-    ladder = run_ladder(small_config(colours, out, loader=loader, max_steps=8, val="none.frec"))
+    ladder = run_ladder(small_config(colours, out, loader="torch", max_steps=8, val="none.frec"))
     assert ladder is not None
     assert [rung.data for rung in ladder.rungs] == list(RUNGS)
     assert ladder.left_out == {}
@@ -128,7 +126,7 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     for rung in ladder.rungs[1:]:
         assert rung.above is not None
         assert rung.layer_seconds == pytest.approx(steps[rung.data] - steps[rung.above])
-    assert ladder.headroom == pytest.approx(steps[loader] / steps["gpu"])
+    assert ladder.headroom == pytest.approx(steps["torch"] / steps["gpu"])
 
     assert [path.name for path in out.iterdir()] == ["ladder.json"]
     written = json.loads((out / "ladder.json").read_text())
@@ -136,7 +134,7 @@ def test_the_ladder_measures_every_rung_and_writes_nothing_but_its_file(
     assert written["rungs"][3]["step_seconds"] == steps["native"]
     assert written["rungs"][0]["layer"] == "constant, on the device (here: the CPU)"
     assert (written["limit"], written["verdict"]) == (ladder.limit, ladder.verdict)
-    assert (written["loader"], written["device"], written["steps"]) == (loader, "cpu", 8)
+    assert (written["loader"], written["device"], written["steps"]) == ("torch", "cpu", 8)
 
     lines = log.messages[-6:]
     assert [line.split()[0] for line in lines[:5]] == list(RUNGS)
@@ -236,11 +234,12 @@ def test_the_ladder_leaves_the_weights_as_they_are(colours: Path, tmp_path: Path
         assert torch.equal(value, before[name]), name
 
 
-def test_a_signal_ends_the_ladder_and_nothing_is_written(colours: Path, tmp_path: Path) -> None:
+def test_a_signal_ends_the_ladder_with_130_and_nothing_is_written(colours: Path, tmp_path: Path) -> None:
     before = {*threading.enumerate()}  # those of earlier tests may end meanwhile
-    with StopSignal() as stop, signalled("round 1 of 2", signal.SIGINT):
-        assert run_ladder(small_config(colours, tmp_path / "out", max_steps=8), stop) is None
-    assert stop.number == signal.SIGINT
+    with signalled("round 1 of 2", signal.SIGINT):
+        done = CliRunner().invoke(main, [str(colours), *OPTIONS, "--max-steps", "8", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 130
+    assert "stopped by SIGINT: the ladder is not complete" in done.stderr
     assert not (tmp_path / "out").exists()
     assert {*threading.enumerate()} <= before
     assert multiprocessing.active_children() == []
@@ -261,25 +260,8 @@ def test_options_that_the_ladder_does_not_use_are_refused(option: tuple[str, ...
     assert "leave out --data, --resume and --overwrite" in done.stderr
 
 
-# Commands
-
-OPTIONS = shlex.split("--ladder --model squeezenet1_1 --batch-size 8 --image-size 32 --threads 1 --device cpu")
-
-
 def test_the_command_climbs_the_ladder(colours: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     done = CliRunner().invoke(main, [str(colours), *OPTIONS, "--max-steps", "2", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "What limits: " in log.text
     assert (tmp_path / "out" / "ladder.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_an_interrupt_of_the_process_group_ends_the_ladder_with_130(colours: Path, tmp_path: Path) -> None:
-    with running("-m", "fastrecord.train", colours, *OPTIONS, "--out", tmp_path / "out") as process:
-        read_until(process, "ladder: squeezenet1_1")
-        os.killpg(process.pid, signal.SIGINT)
-        status, output = read_rest(process)
-    assert status == 130
-    assert "Traceback" not in output
-    assert "stopped by SIGINT: the ladder is not complete" in output
