@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,9 +80,7 @@ class LinesDestination(Destination):
         return value.item() if hasattr(value, "item") else value
 
     def close(self) -> None:
-        """Sync the file, and close it."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        """Close the file."""
         self.file.close()
 
     def abort(self) -> None:

@@ -31,6 +31,8 @@ from fastrecord.schema.classes import class_names
 
 # A disk with less room than this is full.
 _FULL = 1 << 20
+# A sync for each of more files than this takes longer than one of everything.
+_MANY = 100
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ def export(
             try:
                 create = partial(kind.create, schema=schema, metadata=metadata, settings=values)
                 _write(readers, list(schema), kind, create, staging, shard_size, options.get("progress"))
-                files, size = _measure(staging.path)
+                files, size = _synced(staging.path)
                 with HeldInterrupt() as interrupt:
                     staging.finish()
             except KeyboardInterrupt as err:
@@ -259,19 +261,20 @@ def _write(
         with suppress(Exception):  # the error that led here counts
             destination.abort()
         raise
-    if several:
-        sync_folder(staging.path)
 
 
-def _measure(path: str) -> tuple[int, int]:
-    """Return the number of files at a path, and their size in bytes."""
-    if not os.path.isdir(path):
-        return 1, os.path.getsize(path)
-    count = size = 0
-    for folder, _, files in os.walk(path):
-        count += len(files)
-        size += sum(os.path.getsize(os.path.join(folder, name)) for name in files)
-    return count, size
+def _synced(path: str) -> tuple[int, int]:
+    """Sync what lies at a path to the disk, and return the number of files and their size in bytes."""
+    below = list(os.walk(path))
+    files = [os.path.join(folder, name) for folder, _, names in below for name in names] or [path]
+    if len(files) > _MANY:
+        os.sync()
+    for each in files if len(files) <= _MANY else ():
+        with open(each, "rb") as file:
+            os.fsync(file.fileno())
+    for folder, _, _ in below:
+        sync_folder(folder)
+    return len(files), sum(map(os.path.getsize, files))
 
 
 def _told(err: Exception, staging: Staging) -> Exception:

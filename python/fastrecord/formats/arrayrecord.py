@@ -21,7 +21,6 @@ from fastrecord._core import example_names
 from fastrecord.errors import Code
 from fastrecord.formats.tfrecord import Run, TFRecordDestination, TFRecordFormat, TFRecordSource
 from fastrecord.interchange.card import Card
-from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.format import Found, Setting
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
@@ -158,7 +157,6 @@ class _Destination(TFRecordDestination):
     def begin(self, path: str) -> None:
         """Begin a file."""
         module = library("array_record.python.array_record_module", "arrayrecord", "ArrayRecord")
-        self._path = path
         self._writer = module.ArrayRecordWriter(os.fsencode(path), self._options)
         self._first = True
 
@@ -168,7 +166,6 @@ class _Destination(TFRecordDestination):
     def close(self) -> None:
         """See `Destination.close`."""
         self._writer.close()
-        sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""

@@ -31,7 +31,6 @@ from fastrecord.interchange.arrays import ArraySource, Column, Part, Shard, desc
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.contents import flat_numbers, of_stored, stored_dtype
-from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.infer import SAMPLE
 from fastrecord.interchange.libraries import library
@@ -426,9 +425,8 @@ class Hdf5Destination(Destination):
             dataset.id.write(self._h5py.h5s.create_simple((count,)), space, block)
 
     def close(self) -> None:
-        """Close the file and sync it."""
+        """Close the file."""
         self._file.close()
-        sync(self._path)
 
     def abort(self) -> None:
         """Close the file."""

@@ -512,7 +512,7 @@ class LmdbDestination(Destination):
     def begin(self, path: str) -> None:
         """Begin a file."""
         self._room = _FIRST_ROOM
-        # Nobody else has the file yet, so it needs no locks and, before the end, no syncs.
+        # Nobody else has the file yet, so it needs no locks and no syncs.
         # As bytes: the package takes no name that the locale's encoding lacks.
         self._env = self._library.open(
             os.fsencode(path),
@@ -531,9 +531,8 @@ class LmdbDestination(Destination):
         self._put([(b"%010d" % number, pickle.dumps(record, 4)) for number, record in enumerate(records, start)])
 
     def close(self) -> None:
-        """Write the card, and sync."""
+        """Write the card."""
         self._put([(CARD.encode(), self._card)])
-        self._env.sync(True)
         self._env.close()
 
     def abort(self) -> None:

@@ -11,7 +11,6 @@ import errno
 import json
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,6 @@ from fastrecord.interchange.files.chunks import (
     text,
 )
 from fastrecord.interchange.files.contents import to_bytes
-from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.unpickle import pickled
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.paths import expand, several
@@ -281,10 +279,6 @@ class _Destination(Destination):
         index = {"version": 2, "shards": self._shards, CARD: json.loads(self._card.to_json())}
         with open(os.path.join(self._path, _INDEX), "x", encoding="utf-8") as file:
             json.dump(index, file, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(OSError):  # some file systems cannot sync a folder
-            sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""
@@ -297,8 +291,6 @@ class _Destination(Destination):
         with open(os.path.join(self._path, name), "xb") as file:
             file.write(len(self._records).to_bytes(4, "little") + offsets.astype("<u4").tobytes() + self._head)
             file.writelines(self._records)
-            file.flush()
-            os.fsync(file.fileno())
         raw = {"basename": name, "bytes": int(offsets[-1]), "hashes": {}}
         self._shards.append({**self._config, "samples": len(self._records), "raw_data": raw, "zip_data": None})
         self._begin()

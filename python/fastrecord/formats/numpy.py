@@ -253,8 +253,6 @@ class _Growing:
         text = repr(header).encode("latin1").ljust(_HEADER - 11) + b"\n"
         self._file.seek(0)
         self._file.write(NPY_MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text)
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
 
     def abort(self) -> None:
@@ -326,12 +324,9 @@ class NumpyDestination(Destination):
             file.close()
         if self._folder == self._path:
             return
-        with open(self._path, "xb") as whole:
-            with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for name in self._files:
-                    archive.write(os.path.join(self._folder, f"{name}.npy"), f"{name}.npy")
-            whole.flush()
-            os.fsync(whole.fileno())
+        with zipfile.ZipFile(self._path, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name in self._files:
+                archive.write(os.path.join(self._folder, f"{name}.npy"), f"{name}.npy")
         shutil.rmtree(self._folder)
 
     def abort(self) -> None:

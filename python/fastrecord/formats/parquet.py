@@ -17,7 +17,6 @@ from fastrecord.errors import Code
 from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.arrow import STRUCTS, ArrowSource, arrow, is_stream, open_files
-from fastrecord.interchange.files.output import sync
 from fastrecord.interchange.files.to_arrow import CannotHoldError, arrow_array, arrow_type
 from fastrecord.interchange.format import Format, Found, Setting
 from fastrecord.interchange.libraries import library
@@ -85,7 +84,6 @@ class _Destination(Destination):
         self._flush(last=True)
         self._writer.close()
         self._file.close()
-        sync(self._path)
 
     def abort(self) -> None:
         """See `Destination.abort`."""

@@ -188,7 +188,7 @@ class RecordIODestination(OutputDestination):
         self._out.flush()
 
     def close(self) -> None:
-        """Sync and close the file and its index."""
+        """Close the file and its index."""
         super().close()
         self._index.close()
 

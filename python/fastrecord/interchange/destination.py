@@ -53,7 +53,7 @@ class Destination(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish the files: they are complete and synced to the disk afterwards."""
+        """Finish the files: they are complete afterwards. The caller syncs them to the disk."""
 
     def abort(self) -> None:  # noqa: B027 - by default there is nothing to release
         """Release files and memory; the caller removes what was written."""

@@ -69,10 +69,8 @@ class FolderDestination(Destination):
                 ) from err
 
     def close(self) -> None:
-        """Sync all files."""
+        """Leave the folder as it is."""
         self.abort()
-        # One call for all: a sync for each of many small files takes minutes.
-        os.sync()
 
     def abort(self) -> None:
         """Leave the folder as it is."""

@@ -17,15 +17,6 @@ _PIECES = 512
 _BYTES = 4 << 20
 
 
-def sync(path: str) -> None:
-    """Sync a file or a folder to the disk."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 class Output:
     """A new file. Pieces gather, and one system call writes many of them without a copy.
 
@@ -100,7 +91,7 @@ class Output:
                 pieces[0] = memoryview(pieces[0])[count:]
 
     def close(self) -> None:
-        """Write what is left, sync the file to the disk, and close it.
+        """Write what is left, and close the file.
 
         Raises:
             OSError: writing failed.
@@ -108,7 +99,6 @@ class Output:
         if self._file >= 0:
             self.flush()
             self._end_stream()
-            os.fsync(self._file)
             self.abort()
 
     def abort(self) -> None:
@@ -135,7 +125,7 @@ class OutputDestination(Destination):
         self._out = Output(path)
 
     def close(self) -> None:
-        """Sync and close the file."""
+        """Close the file."""
         self._out.close()
 
     def abort(self) -> None:
