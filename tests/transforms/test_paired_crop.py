@@ -219,8 +219,8 @@ def test_another_scale_than_the_one_asked_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"size": 0}, ValueError, "size is at least 1, not 0"),
-        ({"size": "6"}, TypeError, "size is an int, not str"),
+        ({"size": 0}, ValueError, "size: height is from 1 to 65535, not 0"),
+        ({"size": "6"}, TypeError, "size: height is an int, not str"),
         ({"size": (6, 6, 3)}, ValueError, r"size is an int or \(height, width\)"),
         ({"size": (6, True)}, TypeError, "size: width is an int, not a bool"),
         ({"size": 6, "scale": 1.5}, TypeError, "scale is an int, not float: 1.5"),

@@ -12,13 +12,12 @@ from fastrecord.errors import Code
 from fastrecord.interchange import Rows, Source, SourceField
 from fastrecord.schema import FieldType, Schema
 from fastrecord.schema.compression import Compression
+from fastrecord.schema.roles import lies_in_index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LABEL, KEY = "label", "key"
-# Arrays of at most this many bytes are stored in an index column, uncompressed.
-_IN_COLUMNS = 64
 
 Convert = Callable[[Any], Any]
 _UNFIT = (ValueError, TypeError, KeyError, OverflowError)
@@ -204,15 +203,9 @@ def _planned(
             raise Code.NO_SUCH_FIELD.error(
                 f"{where}: field {field.name!r} is {field.type} ({field.origin}), which cannot become {kind}"
             )
-    if compression is not None and _compressible(kind):
+    if compression is not None and kind.name in ("array", "bytes", "json", "list") and not lies_in_index(kind):
         kind = replace(kind, compression=Compression(compression))
     return PlannedField(name, kind, field, None if convert is _same else convert)
-
-
-def _compressible(kind: FieldType) -> bool:
-    if kind.name == "array":
-        return (kind.nbytes or _IN_COLUMNS + 1) > _IN_COLUMNS
-    return kind.name in ("bytes", "json", "list")
 
 
 def _conversion(given: FieldType, wanted: FieldType) -> Convert | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from torch import nn
 from fastrecord.checks import integer
 from fastrecord.transforms.batch_info import BatchInfo
 from fastrecord.transforms.paired_crop import PairedRandomCrop
+from fastrecord.transforms.size import SIDES, Size, height_and_width
 from fastrecord.transforms.view_info import ViewInfo
 
 __all__ = [
@@ -35,26 +36,11 @@ __all__ = [
     "ViewInfo",
 ]
 
-Size: TypeAlias = int | tuple[int, int]
-
 # Mean and standard deviation of ImageNet's RGB values in [0, 1], as in torchvision's own training.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """The mean of ImageNet's pixels, red, green and blue, of 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Their standard deviation, of 1."""
-
-# Sides are below this number of pixels.
-_SIDES = 1 << 16
-
-
-def _size(value: Any) -> tuple[int, int]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if len(value) != 2:
-            raise ValueError(f"size is an int or (height, width), not {value!r}")
-        height, width = value
-    else:
-        height = width = value
-    return integer("size: height", height, 1, _SIDES), integer("size: width", width, 1, _SIDES)
 
 
 def _range(name: str, value: Any) -> tuple[float, float]:
@@ -79,12 +65,12 @@ class Geometry:
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _size(self.size))
+        object.__setattr__(self, "size", height_and_width(self.size))
 
     @property
     def output(self) -> tuple[int, int]:
         """Height and width of the output in pixels."""
-        return _size(self.size)
+        return height_and_width(self.size)
 
     def spec(self) -> tuple[Any, ...]:
         """Return the description for the core."""
@@ -136,7 +122,7 @@ class CenterCrop(Geometry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resize is not None and integer("resize", self.resize, 1, _SIDES) < max(self.output):
+        if self.resize is not None and integer("resize", self.resize, 1, SIDES) < max(self.output):
             raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
 
     def spec(self) -> tuple[Any, ...]:
@@ -179,7 +165,7 @@ class RandomCrop(Geometry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "padding", integer("padding", self.padding, 0, _SIDES))
+        object.__setattr__(self, "padding", integer("padding", self.padding, 0, SIDES))
 
     def spec(self) -> tuple[Any, ...]:
         """See `Geometry.spec`."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fastrecord.checks import integer
 from fastrecord.transforms.batch_info import BatchInfo
+from fastrecord.transforms.size import Size, height_and_width
 
-Size: TypeAlias = int | tuple[int, int]
 Images: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 # Flips and turns of (B, H, W, C), once as a torch function and once as a numpy view. On the CPU
@@ -80,7 +80,7 @@ class PairedRandomCrop:
     stream: int = 0
 
     def __post_init__(self) -> None:
-        height, width = self._crop()
+        height, width = height_and_width(self.size)
         if self.lr == self.hr:
             raise ValueError(f"lr and hr are two fields, not both {self.lr!r}")
         if self.scale is not None:
@@ -94,7 +94,7 @@ class PairedRandomCrop:
             raise TypeError(f"the batch is a mapping of field -> images, not {type(batch).__name__}")
         draws = info.uniform(_DRAWS, stream=self.stream)
         small, large = (self._images(batch, name, info) for name in (self.lr, self.hr))
-        height, width = self._crop()
+        height, width = height_and_width(self.size)
         sizes = _sizes(small)
         scale = self._check_sizes(sizes, _sizes(large), info)
         places = (draws[:, :2] * (sizes - (height, width) + 1)).astype(np.int64)
@@ -104,14 +104,6 @@ class PairedRandomCrop:
             self._turn(cut, draws)
             made.append(cut.permute(0, 3, 1, 2) if self.to_chw else cut)
         return {**batch, self.lr: made[0], self.hr: made[1]}
-
-    def _crop(self) -> tuple[int, int]:
-        if isinstance(self.size, Sequence) and not isinstance(self.size, str):
-            if len(self.size) != 2:
-                raise ValueError(f"size is an int or (height, width), not {self.size!r}")
-            return integer("size: height", self.size[0], 1), integer("size: width", self.size[1], 1)
-        side = integer("size", self.size, 1)
-        return side, side
 
     def _images(self, batch: Mapping[str, Any], name: str, info: BatchInfo) -> Images:
         if name not in batch:
@@ -135,7 +127,7 @@ class PairedRandomCrop:
 
     def _check_sizes(self, sizes: NDArray[np.int64], larger: NDArray[np.int64], info: BatchInfo) -> int:
         """Return the scale between the larger and the smaller images, which must be one for all."""
-        crop = self._crop()
+        crop = height_and_width(self.size)
         scale = self.scale or max(1, int(larger[0, 0]) // max(int(sizes[0, 0]), 1))
         small, wrong = sizes < crop, larger != scale * sizes
         if wrong.any():
