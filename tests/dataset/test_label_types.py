@@ -39,7 +39,7 @@ def test_labels_of_any_integer_type_are_int64_by_class(tmp_path: Path, kind: fr.
     data = fr.FastRecordDataset(paths, decode=None)
     table = data.select_fields(["label"])
     assert data.targets.dtype == np.int64
-    assert data.targets.tolist() == data.labels(data.rows(range(6))).tolist() == expected
+    assert data.targets.tolist() == expected
     assert [label for _, label in data.__getitems__(range(6))] == [data[i][1] for i in range(6)] == expected
     assert [table[i]["label"] for i in range(6)] == expected
     labels = fr.collate(table.__getitems__(range(6)))["label"]
@@ -71,7 +71,6 @@ def seen(data: fr.FastRecordDataset) -> list[list[Any]]:
         next(iter(fr.FastRecordLoader(data, len(data), shuffle=False, image=fr.transforms.Resize(8))))[1],
         next(iter(fr.FastRecordLoader(data.select_fields(["label"]), len(data), shuffle=False)))["label"],
         torch.from_numpy(data.targets.copy()),
-        torch.from_numpy(data.labels(data.rows(whole)).copy()),
         pickle.loads(pickle.dumps(data)).targets,
     ]
     singles = (

@@ -18,7 +18,6 @@ from fastrecord.dataset.rows import All
 from fastrecord.dataset.samples import SampleReader
 from fastrecord.dataset.selection import MISSING, Selection, check_selection
 from fastrecord.dataset.shards import Paths, Shards, normalized, normalized_one
-from fastrecord.dataset.values import read_values
 from fastrecord.look.notebook import Outline, class_facts, notebook_html, spread
 from fastrecord.schema.classes import check_names
 from fastrecord.schema.roles import KEY, find_image, find_label, has_key, holds_labels
@@ -342,40 +341,6 @@ class FastRecordDataset(Dataset[Any]):
             rest = [self.target_transform(label) for label in rest]
         return (image, *rest) if rest else image
 
-    def values(self, rows: NDArray[np.int64], fields: Sequence[str]) -> list[Any]:
-        """Return the values of some fields of some records.
-
-        Fields of numbers and arrays are numpy arrays (N, ...); other fields are lists of N values.
-
-        Args:
-            rows: As `rows` returns them, int64 (N,).
-            fields: Names.
-
-        Raises:
-            KeyError: no such field.
-            CorruptFileError: a checksum differs.
-        """
-        found = read_values(self.selection.shards, rows, fields)
-        return [found[name] for name in fields]
-
-    def labels(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the labels of some records before `target_transform`, typed as in `targets`.
-
-        Only these records' labels are read.
-
-        Args:
-            rows: As `rows` returns them, int64 (N,); repeats are
-                allowed.
-
-        Raises:
-            AttributeError: the files have no label field.
-            IndexError: a number is out of range.
-            SchemaError: a label has no class.
-            FastRecordError: a record has no label.
-        """
-        self._require_labels()
-        return self.selection.labels.of(normalized(rows, len(self.selection.shards)))
-
     @property
     def classes(self) -> list[str]:
         """Class names, position = label; empty if there are none."""
@@ -400,8 +365,8 @@ class FastRecordDataset(Dataset[Any]):
         """
         if self._targets is None:
             name = self._require_labels()
-            arrays = self.selection.labels.are_arrays
-            targets = self.labels(self.rows(np.arange(len(self)))) if arrays else self.column(name)
+            labels = self.selection.labels
+            targets = labels.of(self.rows(np.arange(len(self)))) if labels.are_arrays else self.column(name)
             targets.flags.writeable = False
             self._targets = targets
         return self._targets

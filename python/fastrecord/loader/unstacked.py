@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, SchemaError
 from fastrecord.dataset.dataset import FastRecordDataset
-from fastrecord.dataset.values import as_tensors
+from fastrecord.dataset.values import as_tensors, read_values
 from fastrecord.errors import Code
 from fastrecord.loader.delivery import Ragged
 
@@ -95,8 +95,8 @@ class UnstackedFields:
         """
         found: Columns = {}
         if self._plain:
-            values = zip(self._plain, self._dataset.values(rows, self._plain), strict=True)
-            found |= {name: as_tensors(value, self._kinds[name]) for name, value in values}
+            values = read_values(self._dataset.selection.shards, rows, self._plain)
+            found |= {name: as_tensors(value, self._kinds[name]) for name, value in values.items()}
         for name, way in self._merged.items():
             found[name] = self._pad(name, rows) if way == "pad" else self._pack(name, rows)
         return {name: self._labels(rows) if name == self._label else found[name] for name in self._fields}
@@ -118,7 +118,7 @@ class UnstackedFields:
         return failures
 
     def _labels(self, rows: NDArray[np.int64]) -> Any:
-        labels, transform = self._dataset.labels(rows), self._dataset.target_transform
+        labels, transform = self._dataset.selection.labels.of(rows), self._dataset.target_transform
         if transform is None:
             return torch.from_numpy(labels)
         listed = labels.tolist() if labels.ndim == 1 else torch.from_numpy(labels)
