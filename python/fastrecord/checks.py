@@ -15,11 +15,11 @@ MOST = 1 << 63
 _BYTES = re.compile(r"(\d[\d,_]*(?:\.\d+)?)\s*(?:([kKMGTP]?)(i?)B)?", re.ASCII)
 
 
-def digest(array: NDArray[Any]) -> str:
-    """Return a short digest of an array's values."""
+def digest(data: NDArray[Any] | str) -> str:
+    """Return a short digest of an array's values, or of a text."""
     import hashlib  # slow to import, and rarely needed
 
-    return hashlib.sha256(array.tobytes()).hexdigest()[:32]
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data.tobytes()).hexdigest()[:32]
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> int:

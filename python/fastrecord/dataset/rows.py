@@ -6,7 +6,6 @@ stratify.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -53,7 +52,7 @@ class Rows(ABC):
         """A short digest of `recipe()`; None for all records of the files in order."""
         if isinstance(self, All):
             return None
-        return hashlib.sha256(json.dumps(self.recipe()).encode()).hexdigest()[:32]
+        return digest(json.dumps(self.recipe()))
 
 
 class All(Rows):

@@ -7,7 +7,6 @@ plan, each brings a share of it, the first one gives up, and `Ranks` shows them 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrecord.checks import digest
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
@@ -390,7 +390,7 @@ class PlannedPrefetch(_Prefetch):
         order = {**sampler.state_dict(0), "epoch": epoch, "affinity": sampler.affinity}
         url, limit = self._source.folder.url, self._source.store.cache_size
         about = [url, limit, self._fields, order, place.node, place.nodes, place.ranks]
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+        return digest(json.dumps(about, sort_keys=True))
 
     def _step(self, request: BatchRequest) -> int:
         return self._order.step(request.epoch, request.number)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from fastrecord.checks import digest
 from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.division import FILE_BYTES, Part, ends_by_size, even_ends, parts_of
 from fastrecord.files.read_ahead import ReadAhead
@@ -94,8 +94,8 @@ class Job:
         if own is None:
             names = {field.name: [field.source.name, str(field.type)] for field in fields}
             settings = {**source.recorded, **{f"fill {name}": str(value) for name, value in chosen.fill.items()}}
-            digest = hashlib.sha256(json.dumps(source.identity()).encode()).hexdigest()[:32]
-            own = {"import": {"format": source.format, "digest": digest, "fields": names, "settings": settings}}
+            identity = digest(json.dumps(source.identity()))
+            own = {"import": {"format": source.format, "digest": identity, "fields": names, "settings": settings}}
         return cls(source, fields, classes, recode, bad_files, own | recode.entry())
 
     @property
