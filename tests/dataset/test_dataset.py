@@ -20,15 +20,7 @@ from torchvision.datasets import ImageFolder
 import fastrecord as fr
 from fastrecord import _core
 from tests.conftest import encode, folder_records, write_bytes, write_images
-
-
-def flip_byte(path: Path, needle: bytes) -> None:
-    """Flip a byte in the middle of the only occurrence of `needle` in a file."""
-    data = bytearray(path.read_bytes())
-    assert data.count(needle) == 1
-    data[data.index(needle) + len(needle) // 2] ^= 0x10
-    path.write_bytes(data)
-
+from tests.support.commands import flip_in
 
 # --- as a replacement for ImageFolder ---
 
@@ -237,7 +229,7 @@ def test_targets_of_one_file_are_its_mapping_and_not_a_copy(packed: Path) -> Non
 @pytest.mark.parametrize("decode", ["pil", "native", None])
 def test_a_flipped_byte_is_an_error_that_names_file_record_and_key(tmp_path: Path, decode: str | None) -> None:
     path = write_images(tmp_path / "a.frec", [0, 0, 0, 0])
-    flip_byte(path, encode(2))
+    flip_in(path, encode(2))
     dataset = fr.FastRecordDataset(path, decode=decode)
     for read in (lambda: dataset[2], lambda: dataset.__getitems__([3, 2, 1])):
         with pytest.raises(fr.errors.CorruptFileError, match=r"a\.frec: record 2.*, key 'a/2'"):

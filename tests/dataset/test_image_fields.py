@@ -11,7 +11,7 @@ from torchvision import transforms
 
 import fastrecord as fr
 from tests.conftest import encode
-from tests.dataset.test_dataset import flip_byte
+from tests.support.commands import flip_in
 
 
 def write_pairs(path: Path) -> Path:
@@ -51,7 +51,7 @@ def test_images_that_were_not_made_tensors_are_refused_by_collate(tmp_path: Path
 
 def test_a_broken_image_among_fields_is_an_error_that_names_its_field_and_key(tmp_path: Path) -> None:
     path = write_pairs(tmp_path / "pairs.frec")
-    flip_byte(path, encode(101))
+    flip_in(path, encode(101))
     for decode in ("pil", "native", None):
         data = fr.FastRecordDataset(path, fields=("low", "high"), decode=decode)
         with pytest.raises(fr.errors.CorruptFileError, match=r"record 1, .*field high"):

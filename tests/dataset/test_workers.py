@@ -27,6 +27,7 @@ from torchvision.datasets import ImageFolder
 
 import fastrecord as fr
 from tests.conftest import encode, folder_records
+from tests.support.commands import flip_in
 
 WORKERS = 2
 
@@ -163,9 +164,7 @@ def check_error(loader: DataLoader[Any], kind: type[Exception], words: str) -> N
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_corrupt_record_is_named_from_a_worker(tmp_path: Path, start_method: str) -> None:
     path = write(tmp_path / "a.frec", [encode(number) for number in range(8)])
-    data = bytearray(path.read_bytes())
-    data[data.index(encode(6)) + 300] ^= 1
-    path.write_bytes(data)
+    flip_in(path, encode(6))
     loader = worker_loader(fr.FastRecordDataset(path, decode=None), start_method)
     check_error(loader, fr.errors.CorruptFileError, r"a\.frec: record 6.*key 'img6'")
 

@@ -13,6 +13,7 @@ import torch
 
 import fastrecord as fr
 from fastrecord import _core
+from tests.support.commands import flip_in
 from tests.support.patches import COUNT, check, make, numbers, opened, record
 
 BAD = 13
@@ -31,22 +32,13 @@ def test_a_plan_of_values_without_one_size_is_refused(patches: Path, tmp_path: P
         _core.LoadPlan([(reader, ["hr"]), (fr.Reader(tmp_path / "b.frec"), ["hr"])], [None])
 
 
-def damage(source: Path, target: Path, needle: bytes) -> Path:
-    """Copy a file and flip a bit in the only occurrence of these bytes."""
-    data = bytearray(source.read_bytes())
-    assert data.count(needle) == 1
-    data[data.index(needle) + len(needle) // 2] ^= 1
-    target.write_bytes(data)
-    return target
-
-
 @pytest.fixture(params=["hr", "noise", "tokens", "boxes"])
 def bad(request: pytest.FixtureRequest, patches: Path, tmp_path: Path) -> tuple[Path, str]:
     """A file with a damaged value in record 13, and the name of its field."""
     value = np.ascontiguousarray(record(BAD)[request.param])
     if request.param == "tokens":
         value = record(17)["tokens"]  # five numbers that appear only here in the file
-    return damage(patches, tmp_path / "bad.frec", value.tobytes()), request.param
+    return flip_in(patches, value.tobytes(), tmp_path / "bad.frec"), request.param
 
 
 def place(field: str) -> int:
@@ -96,7 +88,7 @@ def test_a_damaged_block_of_a_column_fails_its_records_alone(tmp_path: Path) -> 
     with fr.Writer(tmp_path / "sound.frec", fr.Schema({"lr": fr.array("uint8", (4, 4, 3))})) as writer:
         for number in range(400):
             writer.append({"lr": record(number)["lr"]})
-    path = damage(tmp_path / "sound.frec", tmp_path / "bad.frec", record(100)["lr"].tobytes())
+    path = flip_in(tmp_path / "sound.frec", record(100)["lr"].tobytes(), tmp_path / "bad.frec")
     loader = make(fr.FastRecordDataset(path), 400, on_error="skip", limit=90)
     (batch,) = list(loader)
     lost = [skipped.record for skipped in loader.skipped]

@@ -13,13 +13,7 @@ from torchvision.datasets import ImageFolder
 import fastrecord as fr
 from fastrecord.packing.summary import PackProgress
 from tests.conftest import encode
-from tests.support.packing import is_complete, keys, metadata, pack_with, records, small_folder, write
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """Two class folders, ant and bee, of two and three images."""
-    return small_folder(tmp_path / "small")
+from tests.support.packing import is_complete, keys, metadata, pack_with, records, write
 
 
 def test_records_are_the_files_byte_for_byte_in_the_order_of_image_folder(tmp_path: Path) -> None:

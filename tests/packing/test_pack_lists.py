@@ -11,13 +11,7 @@ import pytest
 import fastrecord as fr
 from tests.conftest import encode
 from tests.support.commands import failed, good
-from tests.support.packing import keys, metadata, pack_with, small_folder
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """Two class folders, ant and bee, of two and three images."""
-    return small_folder(tmp_path / "small")
+from tests.support.packing import keys, metadata, pack_with
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,9 @@ import pytest
 import fastrecord as fr
 from fastrecord.packing.summary import PackProgress, PackSummary
 from tests.conftest import encode
-from tests.support.packing import is_complete, keys, metadata, pack_with, records, small_folder, write
+from tests.support.packing import is_complete, keys, metadata, pack_with, records, write
 
 FILES = 1200  # three chunks: 64, 1024 and the rest
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """Two class folders, ant and bee, of two and three images."""
-    return small_folder(tmp_path / "small")
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,13 @@ def failed(*arguments: object, status: int = 1) -> str:
 def flip(source: Path, target: Path, *, record: int) -> None:
     """Copy a packed file and flip one bit in the middle of a record's image."""
     with fr.Reader(source) as reader:
-        image = bytes(reader[record]["image"])
-    data = bytearray(source.read_bytes())
-    assert data.count(image) == 1
-    data[data.index(image) + len(image) // 2] ^= 1
-    target.write_bytes(data)
+        flip_in(source, bytes(reader[record]["image"]), target)
+
+
+def flip_in(path: Path, value: bytes, target: Path | None = None) -> Path:
+    """Flip one bit in the middle of the only occurrence of a value in a file, or in a copy; return its path."""
+    data = bytearray(path.read_bytes())
+    assert data.count(value) == 1
+    data[data.index(value) + len(value) // 2] ^= 1
+    (target or path).write_bytes(data)
+    return target or path

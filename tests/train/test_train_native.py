@@ -30,7 +30,7 @@ from fastrecord.train.batches.torch import TorchBatches
 from fastrecord.train.config import Augment, LoaderKind
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import TrainMeter, over_ranks, read_metrics
-from tests.support.commands import flip
+from tests.support.commands import flip, flip_in
 from tests.support.pictures import save
 from tests.support.training import (
     CLASSES,
@@ -384,9 +384,7 @@ def test_names_in_a_file_steer_no_terminal_by_what_the_command_prints(colours: P
             writer.append({evil: image, "label": record % len(CLASSES)})
             if record == 5:
                 damaged = image
-    data = bytearray(good.read_bytes())
-    data[data.index(damaged) + len(damaged) // 2] ^= 1
-    bad.write_bytes(data)
+    flip_in(good, damaged, bad)
     options = "--epochs 1 -b 8 --image-size 32 --augment none --threads 1 --device cpu --on-error skip --max-skipped 0"
     arguments = [str(bad), "--model", MODEL, "--out", str(tmp_path / "out"), *options.split()]
     with own_logging():
