@@ -27,7 +27,8 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished files of a killed run: checkpoints, metrics, settings and plot."""
-    for name in ("checkpoints/last.pt", "checkpoints/best.pt", "metrics.jsonl", "config.toml", "training.png"):
+    """Remove unfinished files of a killed run: checkpoints, metrics, settings, plot and ladder."""
+    files = ("metrics.jsonl", "config.toml", "training.png", "ladder.json")
+    for name in ("checkpoints/last.pt", "checkpoints/best.pt", *files):
         path = folder / name
         path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)
