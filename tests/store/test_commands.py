@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import fastrecord as fr
-from fastrecord.store import streamed_file
-from fastrecord.store.streamed_file import StreamedFile
+from fastrecord.store import verification
 from tests.store.conftest import Data, payload, write_shards
 from tests.support.commands import failed, good, run
 from tests.support.machines.stores import Fault, Server, serving
@@ -108,11 +107,11 @@ def test_verify_keeps_only_a_window_of_a_file(
 ) -> None:
     path = next(write_shards(tmp_path / "large", shards=1, each=200).glob("*.frec"))
     url = environment.put("large.frec", path)
-    monkeypatch.setattr(streamed_file, "_WINDOW", 300_000)
+    monkeypatch.setattr(verification, "_WINDOW", 300_000)
     taken: list[int] = []
-    with StreamedFile.of(url) as file, fr.Reader(path) as reader:
-        place = file._file.fileno()
-        report = file.verify(lambda *_: taken.append(os.fstat(place).st_blocks * 512))
+    file = verification.open_url(url)
+    report = verification.verify(file, lambda *_: taken.append(os.stat(file.open()).st_blocks * 512))
+    with fr.Reader(path) as reader:
         assert report == reader.verify()
     assert len(taken) >= 20
     assert max(taken) <= 1_200_000 < path.stat().st_size / 4

@@ -121,10 +121,10 @@ def opened_file(path: str) -> Iterator[Reader]:
         FileNotFoundError: it does not exist. CorruptFileError: it is damaged.
     """
     if is_url(path):
-        from fastrecord.store.streamed_file import StreamedFile
+        from fastrecord.store.verification import open_url
 
-        with StreamedFile.of(path) as streamed:
-            yield streamed.reader
+        file = open_url(path)
+        yield file.reader
         return
     with Reader(path) as reader:
         yield reader

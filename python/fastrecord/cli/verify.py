@@ -173,10 +173,9 @@ def _verify(file: str, *, deep: bool, quiet: bool) -> tuple[dict[str, Any], bool
     try:
         with progress_of_total(quiet=quiet, unit="B", unit_scale=True, desc=file) as show:
             if is_url(file):
-                from fastrecord.store.streamed_file import StreamedFile
+                from fastrecord.store.verification import open_url, verify
 
-                with StreamedFile.of(file) as streamed:
-                    return {"file": file} | streamed.verify(show, deep=deep), True
+                return {"file": file} | verify(open_url(file), show, deep=deep), True
             with Reader(file) as reader:
                 return {"file": file} | reader.verify(progress=show, deep=deep), True
     except (FastRecordError, OSError) as err:

@@ -120,7 +120,7 @@ class Cache:
         self._held: dict[int, int] = {}
         self._turns, self._turn, self._asking = threading.Lock(), 0, threading.Lock()
         self._wanted: dict[str, NDArray[np.int64] | None] = {}
-        # All that are in use, and the ones used last, which stay open. Those without a name are kept by who uses them.
+        # All that are in use, and the ones used last, which stay open. Readers keep those without a name.
         self._files: weakref.WeakValueDictionary[_Key, CachedFile] = weakref.WeakValueDictionary()
         self._places: weakref.WeakValueDictionary[str, CachedFile] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[_Key, CachedFile] = OrderedDict()
@@ -142,7 +142,7 @@ class Cache:
             if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and os.path.isfile(state):
                 return  # it can be read: copies of this process take from it
             raise
-        # Locks of one open file do not exclude each other: who holds and who waits need different ones.
+        # Locks of one open file do not exclude each other: a process holds with one, and tries with another.
         self._holding = os.open(f"/proc/self/fd/{self._change}", os.O_RDWR | os.O_CLOEXEC)
         with self._alone():
             if os.fstat(self._change).st_size < PAGE:
@@ -225,7 +225,7 @@ class Cache:
                 generation = int(self._state[_GENERATION])
                 if self._held.get(generation):
                     break
-                # Only who gives up holds it against us, for an instant.
+                # A process that gives up holds it for an instant.
                 if try_lock(self._holding, _GENERATIONS + generation, shared=True):
                     if generation == int(self._state[_GENERATION]):
                         break
@@ -352,7 +352,7 @@ class Cache:
             FastRecordError: processes still read them after a minute.
         """
         for file, _, _ in files:
-            file.open()  # it may need room, which nothing makes for who is alone
+            file.open()  # it may need room, which cannot be made below
         with self._alone():
             self._recover()
             return self._give_up(files)
@@ -531,7 +531,7 @@ class Cache:
         with self._changing:
             pause = pauses()
             while not try_lock(self._change, _CHANGE):
-                self.let_go()  # who has the lock may be waiting for what this process holds
+                self.let_go()  # the lock's holder may wait for what this process holds
                 pause()
             try:
                 yield
@@ -564,7 +564,7 @@ class Cache:
             file = CachedFile(RemoteFolder(Url(self._place)), part, place, self, Traffic())
         try:
             return file if file is not None and file.open_here() and file.place == place else None
-        except (OSError, FastRecordError):  # who reads from it raises the error
+        except (OSError, FastRecordError):  # the next reader of it raises the error
             return None
 
 

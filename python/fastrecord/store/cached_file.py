@@ -53,7 +53,7 @@ from fastrecord.store.marks import (
     open_shared,
     write_whole,
 )
-from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, pairs_of, total
+from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, total
 from fastrecord.store.requests import ATTEMPTS, PAGE, PART, RemoteFolder, asked_until_good, at_once, is_forked, submit
 from fastrecord.store.shard_info import ShardInfo
 
@@ -68,9 +68,9 @@ _MOST_TAIL = 32 << 20
 _PADDING = 256
 # Gaps that are read too, because a request for each side costs more.
 _GAP = 64 << 10
-# Who needs all records in the end asks for all that lie in the same run of so many bytes.
+# A reader of all records brings whole runs of so many bytes.
 _RUN = 2 << 20
-_MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 32 bytes of memory each
+_MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 40 bytes of memory each and field
 _MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
 # Ranges that are compared at once.
 _MOST_PORTION = 1000
@@ -193,12 +193,12 @@ class CachedFile:
         self._opening, self._lock = threading.Lock(), threading.RLock()
         self._turns = threading.Condition()
         self._claimed: Ranges = []  # by threads of this process
-        # Field -> the records of runs that threads of this process bring.
-        self._coming: dict[str, Any] = {}
+        # By the numbers of marks: the payloads of runs that threads of this process bring.
+        self._coming = np.zeros(0, np.bool_)
         self._reader: Reader | None = None
         self._marks: Marks | None = None
         self._base_marks: Marks | None = None
-        self._all_parts: dict[str, Numbers] = {}
+        self._all_rows: dict[str, Numbers] = {}
         self._all_places: tuple[list[str], Numbers, Numbers, Numbers] | None = None
         self.facts = Facts() if facts is None else facts
         self._looked = self._touched = 0.0
@@ -223,6 +223,12 @@ class CachedFile:
     def payload_fields(self) -> list[str]:
         """The names of the fields whose values are payloads."""
         return list(self._known_marks.payloads)
+
+    @property
+    def reader(self) -> Reader:
+        """Reads what is here."""
+        self.open()
+        return self._open_reader()
 
     @property
     def _known_marks(self) -> Marks:
@@ -291,18 +297,15 @@ class CachedFile:
             names = self._known(fields)
             self._bring_columns([name for name in names if not marks.has_columns(name)])
             if payloads:
-                every = np.arange(self.shard.records) if records is None else np.unique(records)
-                for name in names:
-                    if (here := marks.payloads.get(name)) is not None:
-                        missing = every[here[every] == 0]
-                        if count:
-                            found = np.setdiff1d(every, missing, assume_unique=True)
-                            self._traffic.add(found=int(self.sizes([name])[found].sum()))
-                        if len(missing) and whole:
-                            self._bring_runs(name, missing)
-                            missing = missing[here[missing] == 0]
-                        if len(missing):
-                            self._bring_payloads(name, missing, PAGE if tight else _GAP)
+                places = marks.places(names, self._numbers(records))
+                missing = places[marks.every[places] == 0]
+                if count:
+                    here = places[marks.every[places] != 0]
+                    self._traffic.add(found=_bytes_of(self._rows(here)))
+                if len(missing) and whole and self.shard.records <= _MOST_RECORDS:
+                    self._bring_runs(names, missing)
+                    missing = missing[marks.every[missing] == 0]
+                self._bring_payloads(self._rows(missing), PAGE if tight else _GAP)
 
     def mend(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Bring parts again that are marked as here, but differ from their checksums: others changed the copy.
@@ -313,15 +316,10 @@ class CachedFile:
         Raises:
             FastRecordError: parts cannot be brought.
         """
-        every = np.arange(self.shard.records) if records is None else np.unique(records)
-        helps = False
         with self._blamed():
-            for name in self._known(fields):
-                sound = self._mend_columns(name)
-                if sound and payloads and name in self.payload_fields:
-                    sound = self._mend_payloads(name, every)
-                helps = helps or sound
-        return helps
+            names = [name for name in self._known(fields) if self._mend_columns(name)]
+            places = self._known_marks.places(names if payloads else [], self._numbers(records))
+            return bool(names) and self._mend_payloads(places)
 
     def mend_head(self) -> None:
         """Bring again what opening reads, after another process or the disk has changed it here.
@@ -361,33 +359,38 @@ class CachedFile:
                 self._until_sound(ranges, partial(check_field, reader, name))
             except CorruptFileError:
                 return False
-            self._all_parts.clear()
+            self._all_rows.clear()
             self._all_places = None
             _log.warning("%s: brought again, as the copy here was damaged, %s: check the disk", damage, self.place)
         return True
 
-    def _mend_payloads(self, name: str, records: Numbers) -> bool:
+    def _mend_payloads(self, places: Numbers) -> bool:
         """Return whether it helps to read again, after payloads were brought again that were not right."""
-        marks, reader = self._known_marks.payloads[name], self._open_reader()
-        records = records[damaged_payloads(reader, name, records)]
-        if len(records) and (marks[records] == BAD).all():
+        every, rows = self._known_marks.every, self._rows(places)
+        rows = rows[self._damaged(rows)]
+        if len(rows) and (every[rows[:, 0]] == BAD).all():
             return False
-        parts = self._parts(name, records)
-        with self._claim(merged(pairs_of(parts), 0)):
-            # Not what others have given up, or mended, meanwhile.
-            here = np.flatnonzero(marks[records] == HERE)
-            damaged = here[damaged_payloads(reader, name, records[here])]
-            records = records[damaged]
-            left = self._download_sound(name, records, parts[damaged])
-            if len(mended := np.delete(records, left)):
+        with self._claim(merged(_pairs(rows), 0)):
+            # Others may have given some up, or mended them, meanwhile.
+            rows = rows[every[rows[:, 0]] == HERE]
+            rows = rows[self._damaged(rows)]
+            left = self._download_sound(rows)
+            for name, _, records in self._known_marks.by_field(np.delete(rows[:, 0], left)):
                 _log.warning(
                     "%s: %d values of %s, such as of record %d, were brought again, as the copy here was damaged, "
                     "%s: check the disk",
-                    *(self.where, len(mended), name, mended[0], self.place),
+                    *(self.where, len(records), name, records[0], self.place),
                 )
             with self._changing():
-                marks[records[left]] = BAD
+                every[rows[left, 0]] = BAD
         return True
+
+    def damaged(self, fields: Sequence[str], records: Numbers) -> Iterator[tuple[str, Numbers]]:
+        """Yield fields, and their records of these, int64 (N,), whose payloads are damaged in the store itself."""
+        marks = self._known_marks
+        places = marks.places(fields, records)
+        for name, _, numbers in marks.by_field(places[marks.every[places] == BAD]):
+            yield name, numbers
 
     def has(self, fields: Sequence[str] | None, records: Numbers | None, *, payloads: bool = True) -> bool:
         """Return whether parts are here; the arguments are those of `need`."""
@@ -418,7 +421,7 @@ class CachedFile:
         if not self.has(fields, None):
             return False
         self.facts.whole[fields] = generation
-        self._all_parts.clear()
+        self._all_rows.clear()
         return True
 
     def sizes(self, fields: Sequence[str]) -> Numbers:
@@ -429,8 +432,7 @@ class CachedFile:
             self.need(fields, None, payloads=False)
             found = np.zeros(self.shard.records, np.int64)
             for name in self._known_payloads(fields):
-                parts = self._every_part(name)
-                found += parts[:, 1] + parts[:, 3]
+                found += self._every_row(name)[:, 2::2].sum(axis=1)
             self.facts.sizes[key] = found
         return found
 
@@ -439,22 +441,22 @@ class CachedFile:
 
         `free`, with the same arguments, gives back their space once none reads them any more.
         """
-        marks, size = self._known_marks, 0
+        marks = self._known_marks
         self._count(1)  # until they are free
         with self._changing():
-            for name in self._known_payloads(fields):
-                gone = records[marks.payloads[name][records] != 0]
-                marks.payloads[name][gone] = 0
-                size += self._bytes_of(name, gone)
+            places = marks.places(fields, records)
+            gone = places[marks.every[places] != 0]
+            size = _bytes_of(self._rows(gone))
+            marks.every[gone] = 0
             marks.charge -= size
         return size
 
     def free(self, fields: Sequence[str], records: Numbers) -> None:
         """Give back the space of payloads that are not marked as here."""
-        for name in self._known_payloads(fields):
-            if self._known_marks.has_columns(name):
-                with self._claim(self._blocks(name, records)):
-                    self._punch_unmarked(name, records)
+        marks = self._known_marks
+        rows = self._rows(marks.places(filter(marks.has_columns, self._known(fields)), records))
+        with self._claim(_blocks(rows)):
+            self._punch_unmarked(rows)
         self._count(-1)
 
     @property
@@ -472,7 +474,7 @@ class CachedFile:
     def after_fork(self) -> None:
         """Replace locks that another thread of the parent may have held."""
         self._opening, self._lock, self._turns = threading.Lock(), threading.RLock(), threading.Condition()
-        self._claimed, self._coming = [], {}
+        self._claimed, self._coming = [], np.zeros(0, np.bool_)
 
     def _known(self, fields: Sequence[str] | None) -> list[str]:
         """Return the fields that columns belong to; a reader reports names that do not exist."""
@@ -544,25 +546,28 @@ class CachedFile:
             with locked(self._descriptor, COUNT):
                 yield
 
-    def _mark(self, name: str, records: Numbers, parts: Numbers, value: int) -> int:
+    def _mark(self, rows: Numbers, value: int) -> int:
         """Mark payloads as here; return their bytes, which count from now on."""
-        if not len(records):
+        if not len(rows):
             return 0
-        marks, size = self._known_marks, _bytes_of(parts)
+        marks, size = self._known_marks, _bytes_of(rows)
         with self._changing():
-            marks.payloads[name][records] = value
+            marks.every[rows[:, 0]] = value
             marks.charge += size
         return size
-
-    def _head_bytes(self) -> int:
-        return total(self._head_ranges())
 
     def _column_bytes(self, name: str) -> int:
         """Return the bytes of a field's columns that do not come with the head."""
         return total(lacking(self._head_ranges(), field_parts(self._open_reader(), name)))
 
-    def _bytes_of(self, name: str, records: Numbers) -> int:
-        return _bytes_of(self._parts(name, records)) if len(records) else 0
+    def _measured(self, marks: Marks) -> int:
+        """Return the bytes of what opening reads, and of all parts that are marked as here."""
+        size = total(self._head_ranges())
+        for name in filter(marks.has_columns, marks.fields):
+            size += self._column_bytes(name)
+            if name in marks.payloads:
+                size += int(self._parts(name, marks.here(name))[:, 1::2].sum())
+        return size
 
     def _once(self, is_done: Callable[[], bool], work: Callable[[], Any]) -> None:
         """Do what one process does for all; others wait."""
@@ -588,8 +593,8 @@ class CachedFile:
 
     def _begin(self, place: str) -> None:
         """Open a new copy: bring its head, unless another process does, or has done it."""
-        # Room is made before a lock of the copy is taken: who makes it may open any copy.
-        path, reserved, kept = marks_of(place), self._head_bytes(), 0
+        # Room is made before a lock of the copy is taken: making it may open any copy.
+        path, reserved, kept = marks_of(place), total(self._head_ranges()), 0
         self._room.reserve(reserved)
         try:
             with self._lock, self._unremoved(place):
@@ -673,33 +678,25 @@ class CachedFile:
         if (file_id, commit) != (shard.file_id, shard.commit):
             raise self._other(f"it is file {file_id} at commit {commit}")
         self._fetch(lacking(here, rest), head.etag, parallel=True)
-        known = here + rest
-        reader = self._open_reader()
-        fields = list(reader.schema)
-        columns = np.zeros(len(fields), np.uint8)
-        for at, name in enumerate(fields):
+        reader, known, start = self._open_reader(), here + rest, size - len(head.tail)
+        fields, with_payloads = list(reader.schema), payload_fields(reader)
+        content = first_page(shard, head.etag) + bytearray(len(fields) + len(with_payloads) * shard.records)
+        marks = self._marks_in(content)
+        for name in fields:
             if not lacking(known, field_parts(reader, name)):
                 with suppress(CorruptFileError):  # it is asked for again
                     check_field(reader, name)
-                    columns[at] = HERE
-        start = size - len(head.tail)
-        payloads = [
-            self._within_tail(name, start) if columns[fields.index(name)] else bytes(shard.records)
-            for name in payload_fields(reader)
-        ]
-        found = [np.flatnonzero(np.frombuffer(marks, np.uint8)) for marks in payloads]
-        counted = (self._bytes_of(name, part) for name, part in zip(payload_fields(reader), found, strict=True))
-        page = first_page(shard, head.etag, self._head_bytes() + sum(counted))
-        return b"".join((page, columns.tobytes(), *payloads))
+                    marks.mark_columns(name, HERE)
+                    if name in with_payloads and shard.records <= _MOST_RECORDS:
+                        self._mark_from(marks, name, start)
+        marks.charge = self._measured(marks)
+        return bytes(content)
 
-    def _within_tail(self, name: str, start: int) -> bytes:
-        """Return the marks of payloads: those are here that lie behind `start`, and those without a byte."""
-        marks = np.zeros(self.shard.records, np.uint8)
-        if len(marks) <= _MOST_RECORDS:
-            value, size, side, more = self._parts(name, np.arange(len(marks))).T
-            here = np.flatnonzero(((value >= start) | (size == 0)) & ((side >= start) | (more == 0)))
-            marks[np.delete(here, damaged_payloads(self._open_reader(), name, here))] = HERE
-        return marks.tobytes()
+    def _mark_from(self, marks: Marks, name: str, start: int) -> None:
+        """Mark the payloads of a field that lie after `start`, and those without a byte."""
+        value, size, side, more = self._parts(name, np.arange(self.shard.records)).T
+        here = np.flatnonzero(((value >= start) | (size == 0)) & ((side >= start) | (more == 0)))
+        marks.payloads[name][np.delete(here, damaged_payloads(self._open_reader(), name, here))] = HERE
 
     def _base_head(self) -> bytes:
         """Take over all but the payloads of a copy that can only be read."""
@@ -771,22 +768,17 @@ class CachedFile:
         marks = self._known_marks
         for name, payloads in marks.payloads.items():
             if marks.has_columns(name):  # without its columns none of it was brought
-                unmarked = np.flatnonzero(payloads == 0)
-                with nullcontext() if alone else self._claim(self._blocks(name, unmarked)):
-                    self._punch_unmarked(name, unmarked)
+                rows = self._rows(marks.places([name], np.flatnonzero(payloads == 0)))
+                with nullcontext() if alone else self._claim(_blocks(rows)):
+                    self._punch_unmarked(rows)
         with self._changing():
-            size = self._head_bytes()
-            for name in filter(marks.has_columns, marks.fields):
-                size += self._column_bytes(name)
-                size += self._bytes_of(name, marks.here(name)) if name in marks.payloads else 0
-            marks.charge = size
+            marks.charge = self._measured(marks)
             if alone:
                 marks.busy = 0
 
-    def _punch_unmarked(self, name: str, records: Numbers) -> None:
+    def _punch_unmarked(self, rows: Numbers) -> None:
         """Give back the blocks of payloads that are not here, unless something else that is here lies in them."""
-        gone = records[self._known_marks.payloads[name][records] == 0]
-        for offset, length in self._joined(pairs_of(self._parts(name, gone))):
+        for offset, length in self._joined(rows[self._known_marks.every[rows[:, 0]] == 0]):
             start, end = offset // PAGE * PAGE, -(-(offset + length) // PAGE) * PAGE
             if start < offset and self._is_used(start):
                 start += PAGE
@@ -796,12 +788,6 @@ class CachedFile:
                 with suppress(OSError):  # a file system without holes keeps the space
                     punch_hole(self._descriptor, start, end - start)
 
-    def _blocks(self, name: str, records: Numbers) -> Ranges:
-        """Return the ranges of whole blocks in which payloads lie."""
-        pairs = pairs_of(self._parts(name, records))
-        starts, ends = pairs[:, 0] // PAGE * PAGE, -(-pairs.sum(axis=1) // PAGE) * PAGE
-        return merged(np.stack([starts, ends - starts], axis=1), _GAP)
-
     def _is_used(self, block: int) -> bool:
         """Return whether something that is here lies in a block."""
         if self.shard.records > _MOST_PLACES:
@@ -810,8 +796,9 @@ class CachedFile:
         first, last = np.searchsorted(ends, block, "right"), np.searchsorted(starts, block + PAGE, "left")
         return bool(self._known_marks.every[places[first:last]].any())
 
-    def _joined(self, pairs: Numbers) -> Ranges:
+    def _joined(self, rows: Numbers) -> Ranges:
         """Return the ranges of payloads: those with nothing but padding between them are one."""
+        pairs = _pairs(rows)
         if len(pairs) < 2 or self.shard.records > _MOST_PLACES:
             return merged(pairs, 0)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -833,16 +820,12 @@ class CachedFile:
             reader, end = self._open_reader(), self.shard.bytes - PAGE
             fixed = [(0, PAGE), (end, PAGE), *self._commit_ranges()]
             fixed += [part for name in marks.fields for part in field_parts(reader, name)]
-            rows = [np.array([(start, start + length, 0) for start, length in fixed], np.int64)]
-            for name in known:
-                parts = self._parts(name, np.arange(self.shard.records))
-                numbers = marks.places(name)
-                for start, length in (parts[:, :2].T, parts[:, 2:].T):
-                    rows.append(np.stack([start, start + length, numbers], axis=1)[length > 0])
-            table = np.concatenate(rows)
-            table = table[np.argsort(table[:, 0], kind="stable")]
-            ends = np.maximum.accumulate(table[:, 1])
-            self._all_places = known, table[:, 0].copy(), ends, table[:, 2].copy()
+            rows = self._rows(marks.places(known, self._numbers()))
+            fixed_rows = np.array([(0, start, length) for start, length in fixed], np.int64)
+            table = np.concatenate([fixed_rows, rows[:, :3], rows[:, [0, 3, 4]]])
+            table = table[table[:, 2] > 0]
+            places, starts, lengths = table[np.argsort(table[:, 1], kind="stable")].T
+            self._all_places = known, starts.copy(), np.maximum.accumulate(starts + lengths), places.copy()
         return self._all_places[1:]
 
     def _open_reader(self) -> Reader:
@@ -868,50 +851,48 @@ class CachedFile:
             finally:
                 self._room.settle(reserved, used)
 
-    def _bring_payloads(self, name: str, records: Numbers, gap: int) -> None:
-        parts = self._parts(name, records)
-        # Before parts are claimed: making room may need to claim parts of other files.
-        self._room.reserve(_bytes_of(parts))
-        # The helper of a forked child takes one call at a time, and makes its requests side by side.
-        groups = [np.arange(len(records))] if is_forked() else grouped(parts, gap, PART)
-        if len(groups) == 1:
-            self._bring_group(name, records, parts, gap, parallel=True)
+    def _bring_payloads(self, rows: Numbers, gap: int) -> None:
+        if not len(rows):
             return
-        futures = [submit(self._bring_group, name, records[group], parts[group], gap) for group in groups]
+        # Before parts are claimed: making room may need to claim parts of other files.
+        self._room.reserve(_bytes_of(rows))
+        # The helper of a forked child takes one call at a time, and makes its requests side by side.
+        groups = [rows] if is_forked() else [rows[at] for at in grouped(rows[:, 1:], gap, PART)]
+        if len(groups) == 1:
+            self._bring_group(rows, gap, parallel=True)
+            return
+        futures = [submit(self._bring_group, group, gap) for group in groups]
         try:
             for future in futures:
                 future.result()
         finally:
             for group, future in zip(groups, futures, strict=True):
                 if future.cancel():  # after an error
-                    self._room.settle(_bytes_of(parts[group]), 0)
+                    self._room.settle(_bytes_of(group), 0)
 
-    def _bring_group(self, name: str, records: Numbers, parts: Numbers, gap: int, *, parallel: bool = False) -> None:
-        """Bring payloads for which space is reserved; `parts` are those of `_parts`."""
-        marks = self._known_marks.payloads[name]
-        reserved, used = _bytes_of(parts), 0
+    def _bring_group(self, rows: Numbers, gap: int, *, parallel: bool = False) -> None:
+        """Bring payloads for which space is reserved."""
+        every = self._known_marks.every
+        reserved, used = _bytes_of(rows), 0
         try:
-            with self._counted(), self._claim(merged(pairs_of(parts), gap)):
-                lacks = marks[records] == 0
+            with self._counted(), self._claim(merged(_pairs(rows), gap)):
+                rows = rows[every[rows[:, 0]] == 0]
                 if self._base_marks is not None:
-                    used += self._take_base(self._base_marks, name, records[lacks], parts[lacks])
-                    lacks = marks[records] == 0
-                records, parts = records[lacks], parts[lacks]
-                bad = self._download_sound(name, records, parts, gap=gap, parallel=parallel)
-                used += self._mark(name, np.delete(records, bad), np.delete(parts, bad, axis=0), HERE)
-                # What is damaged in the store itself is reported by who reads it, by record.
-                used += self._mark(name, records[bad], parts[bad], BAD)
+                    used += self._take_base(self._base_marks, rows)
+                    rows = rows[every[rows[:, 0]] == 0]
+                bad = self._download_sound(rows, gap=gap, parallel=parallel)
+                used += self._mark(np.delete(rows, bad, axis=0), HERE)
+                # The reader reports the records that are damaged in the store itself.
+                used += self._mark(rows[bad], BAD)
         finally:
             self._room.settle(reserved, used)
 
-    def _take_base(self, base: Marks, name: str, records: Numbers, parts: Numbers) -> int:
+    def _take_base(self, base: Marks, rows: Numbers) -> int:
         """Copy payloads from a copy that can only be read; return their bytes."""
-        there = base.payloads[name][records] == HERE
-        records, parts = records[there], parts[there]
-        self._copy_base(merged(pairs_of(parts), 0))
+        rows = rows[base.every[rows[:, 0]] == HERE]
+        self._copy_base(merged(_pairs(rows), 0))
         # Its owner may have given them up since.
-        bad = damaged_payloads(self._open_reader(), name, records)
-        return self._mark(name, np.delete(records, bad), np.delete(parts, bad, axis=0), HERE)
+        return self._mark(np.delete(rows, self._damaged(rows), axis=0), HERE)
 
     def _until_sound(self, ranges: Ranges, check: Callable[[], Any]) -> None:
         """Download, and again if a checksum differs: a proxy may have damaged it."""
@@ -922,16 +903,14 @@ class CachedFile:
 
         asked_until_good(ask)
 
-    def _download_sound(
-        self, name: str, records: Numbers, parts: Numbers, *, gap: int = 0, parallel: bool = True
-    ) -> Numbers:
+    def _download_sound(self, rows: Numbers, *, gap: int = 0, parallel: bool = True) -> Numbers:
         """Download payloads, and again if checksums differ; return the positions of those that do each time."""
-        left = np.arange(len(records))
+        left = np.arange(len(rows))
         for _ in range(ATTEMPTS):
             if not len(left):
                 break
-            self._download(self._joined(pairs_of(parts[left])), gap=gap, parallel=parallel)
-            left = left[damaged_payloads(self._open_reader(), name, records[left])]
+            self._download(self._joined(rows[left]), gap=gap, parallel=parallel)
+            left = left[self._damaged(rows[left])]
         return left
 
     def _download(self, ranges: Ranges, *, gap: int = 0, parallel: bool) -> None:
@@ -972,7 +951,7 @@ class CachedFile:
         for name in filter(marks.has_columns, marks.fields):
             pairs += field_parts(reader, name)
             if name in marks.payloads:
-                pairs += pairs_of(self._parts(name, marks.here(name))).tolist()
+                pairs += _pairs(self._rows(marks.places([name], marks.here(name)))).tolist()
         return merged(np.array(pairs, np.int64), 0)
 
     def _fetch(self, ranges: Ranges, etag: str | None, *, gap: int = 0, parallel: bool) -> None:
@@ -982,32 +961,54 @@ class CachedFile:
             brought = self.store.download(self.shard.name, ranges, place, etag, gap=gap, parallel=parallel)
             self._traffic.add(brought=brought)
 
-    def _bring_runs(self, name: str, records: Numbers) -> None:
-        """Bring the runs of bytes in which records lie; wait for those that other threads bring."""
-        marks = self._known_marks.payloads[name]
-        if self.shard.records > _MOST_RECORDS:
-            return
-        runs = self._every_part(name)[:, 0] // _RUN
+    def _bring_runs(self, names: Sequence[str], missing: Numbers) -> None:
+        """Bring the runs of bytes in which missing payloads lie; wait for those that other threads bring."""
+        every = self._known_marks.every
+        rows = np.concatenate([self._every_row(name) for name in self._known_payloads(names)])
+        runs = rows[:, 1] // _RUN
         wanted = np.zeros(int(runs.max()) + 1, np.bool_)
-        wanted[runs[records]] = True
+        wanted[self._rows(missing)[:, 1] // _RUN] = True
         with self._turns:
-            coming = self._coming.setdefault(name, np.zeros(self.shard.records, np.bool_))
-            own = np.flatnonzero(wanted[runs] & (marks == 0) & ~coming)
-            coming[own] = True
+            if not len(self._coming):
+                self._coming = np.zeros(len(every), np.bool_)
+            coming = self._coming
+            own = rows[wanted[runs] & (every[rows[:, 0]] == 0) & ~coming[rows[:, 0]]]
+            coming[own[:, 0]] = True
         try:
-            if len(own):
-                self._bring_payloads(name, own, _GAP)
+            self._bring_payloads(own, _GAP)
         finally:
             with self._turns:
-                coming[own] = False
+                coming[own[:, 0]] = False
                 self._turns.notify_all()
         with self._turns:
-            self._turns.wait_for(lambda: not coming[records].any())
+            self._turns.wait_for(lambda: not coming[missing].any())
 
-    def _every_part(self, name: str) -> Numbers:
-        if name not in self._all_parts:
-            self._all_parts[name] = self._parts(name, np.arange(self.shard.records))
-        return self._all_parts[name]
+    def _every_row(self, name: str) -> Numbers:
+        if name not in self._all_rows:
+            self._all_rows[name] = self._rows(self._known_marks.places([name], self._numbers()))
+        return self._all_rows[name]
+
+    def _numbers(self, records: Numbers | None = None) -> Numbers:
+        """Return the numbers of records, each once; None: of all."""
+        return np.arange(self.shard.records) if records is None else np.unique(records)
+
+    def _rows(self, places: Numbers) -> Numbers:
+        """Return a row for each payload, int64 (N, 5).
+
+        It has the number of its mark, then the offset and length of its value, and of its side bytes.
+        """
+        rows = np.empty((len(places), 5), np.int64)
+        rows[:, 0] = places
+        for name, at, records in self._known_marks.by_field(places):
+            rows[at, 1:] = self._parts(name, records)
+        return rows
+
+    def _damaged(self, rows: Numbers) -> Numbers:
+        """Return the positions of rows whose bytes here differ from their checksums, ascending."""
+        differs = np.zeros(len(rows), np.bool_)
+        for name, at, records in self._known_marks.by_field(rows[:, 0]):
+            differs[at[damaged_payloads(self._open_reader(), name, records)]] = True
+        return np.flatnonzero(differs)
 
     def _parts(self, name: str, records: Numbers) -> Numbers:
         try:
@@ -1069,12 +1070,25 @@ def _divided(ranges: Ranges) -> Iterator[Ranges]:
 
 def _column_ranges(reader: Reader, name: str) -> Ranges:
     """Return the ranges of the columns of a field."""
-    return merged(pairs_of(np.array(field_parts(reader, name), np.int64)), 0)
+    return merged(np.array([part for part in field_parts(reader, name) if part[1]], np.int64), 0)
 
 
-def _bytes_of(parts: Numbers) -> int:
-    """Return the bytes of payloads and their side bytes."""
-    return int(parts[:, 1].sum() + parts[:, 3].sum())
+def _pairs(rows: Numbers) -> Numbers:
+    """Return the (offset, length) of values and side bytes that have bytes, int64 (N, 2)."""
+    pairs = rows[:, 1:].reshape(-1, 2)
+    return pairs[pairs[:, 1] > 0]
+
+
+def _bytes_of(rows: Numbers) -> int:
+    """Return the bytes of values and side bytes."""
+    return int(rows[:, 2::2].sum())
+
+
+def _blocks(rows: Numbers) -> Ranges:
+    """Return the ranges of whole blocks in which payloads lie."""
+    pairs = _pairs(rows)
+    starts, ends = pairs[:, 0] // PAGE * PAGE, -(-pairs.sum(axis=1) // PAGE) * PAGE
+    return merged(np.stack([starts, ends - starts], axis=1), _GAP)
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:

@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -40,7 +40,8 @@ _ABOUT = np.dtype(
 # What a byte says: the part is here; it is here, but damaged in the store itself.
 HERE, BAD = 1, 2
 # Places of the copy that are locked, beyond all its bytes: while it is opened, or removed; while one process
-# does something for all; to count who brings parts. A part that is brought or freed is locked in its own place.
+# does something for all; to count the processes that bring parts. A part that is brought or freed is locked in
+# its own place.
 OPENING, ONCE, COUNT = (1 << 62) + 1, (1 << 62) + 2, (1 << 62) + 3
 
 
@@ -56,7 +57,7 @@ class Marks:
     Attributes:
         fields: As given.
         payloads: Field with payloads -> a byte for each record, uint8 (records,).
-        every: All bytes; the first one is not 0.
+        every: All bytes; the first one is not 0. A payload is known by the number of its byte.
 
     Raises:
         ValueError: the bytes are not such marks.
@@ -69,7 +70,7 @@ class Marks:
         if not np.frombuffer(content, _ABOUT, 1)[0]["etag"].decode("ascii").isprintable():
             raise ValueError("an ETag that no store sends")
         self.fields = list(fields)
-        self.every, self._first = every, start
+        self.every, self._first, self._records = every, start, records
         self._about, self._columns = np.frombuffer(content, _ABOUT, 1)[0], every[PAGE:start]
         self.payloads = dict(zip(payload_fields, every[start:].reshape(len(payload_fields), records), strict=True))
         for marks in (self._columns, *self.payloads.values()) if every.flags.writeable else ():
@@ -83,10 +84,19 @@ class Marks:
         """Mark the columns of a field."""
         self._columns[self.fields.index(field)] = value
 
-    def places(self, field: str) -> NDArray[np.int64]:
-        """Return where in `every` the marks of a field's payloads are, int64 (records,)."""
-        count = len(self.payloads[field])
-        return self._first + list(self.payloads).index(field) * count + np.arange(count)
+    def places(self, fields: Iterable[str], records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in `every` of payloads of records: those of one field after the other, int64 (N,)."""
+        known = list(self.payloads)
+        firsts = [self._first + known.index(name) * self._records for name in fields if name in self.payloads]
+        return np.add.outer(np.array(firsts, np.int64), records).ravel()
+
+    def by_field(self, places: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the fields of payloads, with their positions in `places` and the numbers of their records."""
+        fields, records = np.divmod(places - self._first, max(self._records, 1))
+        for number, name in enumerate(self.payloads):
+            at = np.flatnonzero(fields == number)
+            if len(at):
+                yield name, at, records[at]
 
     def here(self, field: str) -> NDArray[np.int64]:
         """Return the records whose payloads of a field are here, int64 (N,)."""
@@ -134,12 +144,12 @@ class Marks:
         self._about["boot"] = boot_id()
 
 
-def first_page(shard: ShardInfo, etag: str | None, size: int) -> bytes:
-    """Return the page about a new copy, of which so many bytes are here."""
+def first_page(shard: ShardInfo, etag: str | None) -> bytearray:
+    """Return the page about a new copy."""
     page = np.zeros(1, _ABOUT)
     numbers = (shard.records, shard.bytes, shard.commit, shard.footer_crc)
-    page[0] = (_MAGIC, 0, 0, boot_id(), numbers, size, (etag or "").encode())
-    return page.tobytes()
+    page[0] = (_MAGIC, 0, 0, boot_id(), numbers, 0, (etag or "").encode())
+    return bytearray(page.tobytes())
 
 
 def charge_of(place: str) -> int:

@@ -12,12 +12,6 @@ Ranges: TypeAlias = list[tuple[int, int]]
 Numbers: TypeAlias = NDArray[np.int64]
 
 
-def pairs_of(parts: Numbers) -> Numbers:
-    """Return the (offset, length) of payloads and side bytes that have bytes, int64 (N, 2)."""
-    pairs = parts.reshape(-1, 2)
-    return pairs[pairs[:, 1] > 0]
-
-
 def merged(pairs: Numbers, gap: int) -> Ranges:
     """Return ranges in order, with those that are at most `gap` bytes apart as one."""
     if len(pairs) < 2:  # often, and the rest takes time

@@ -132,7 +132,7 @@ class Threads:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(function(*arguments))
-            except BaseException as error:  # noqa: BLE001 - who waits for the future raises it
+            except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
         with self._lock:
             self._busy -= 1

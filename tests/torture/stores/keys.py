@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fastrecord as fr
-from fastrecord.store.streamed_file import StreamedFile
+from fastrecord.store.verification import open_url, verify
 from tests.support.machines.stores import Server, started
 from tests.support.packing import pack_with
 from tests.torture.experiment import Experiment, Outcome, Rounds
@@ -93,9 +93,9 @@ class _Key:
         dataset = fr.FastRecordDataset(url, fields=("value", "at"), store=fr.Store(self._options))
         assert [dataset[at] for at in range(len(dataset))] == [{"value": self._number, "at": at} for at in range(4)]
         shard = dataset.readers[0].path
-        with StreamedFile.of(shard, fr.Store(self._options)) as streamed:  # one file: `info`, `verify`
-            assert streamed.reader.path == shard
-            assert streamed.verify()["ok"]
+        file = open_url(shard, fr.Store(self._options))  # one file: `info`, `verify`
+        assert file.reader.path == shard
+        assert verify(file)["ok"]
 
     def _only_below(self, url: str) -> set[str]:
         """Check that what is new lies below a URL, and what was there still does; return the new names."""
