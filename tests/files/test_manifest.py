@@ -220,14 +220,6 @@ def test_cut_or_newer_manifests_are_refused(folder: Path) -> None:
         fr.files.write_manifest(folder)
 
 
-def test_bytes_to_manifest_and_back(folder: Path) -> None:
-    fr.files.write_manifest(folder)
-    data = (folder / "dataset.json").read_bytes()
-    manifest = Manifest.parse(data, "there")
-    assert manifest.dump() == data
-    assert [entry.name for entry in manifest.entries()] == ["a.frec", "b.frec", "c.frec"]
-
-
 NAMES = st.text(st.characters(exclude_characters="/\\\n\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 ENTRIES = st.lists(
     st.builds(

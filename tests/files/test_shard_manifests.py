@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -206,35 +204,3 @@ def test_a_killed_pack_leaves_no_manifest_of_half_shards(source: Path, out: Path
     pack_with(source, target, shards=4, mode="overwrite" if mode == "overwrite" else "create")
     assert fr.files.check_manifest(out) == []
     assert len(fr.FastRecordDataset(out)) == 5
-
-
-def test_kills_at_any_time_leave_the_old_data_set_or_the_new_one(tmp_path: Path) -> None:
-    """The manifest names whole shards at every moment, whatever is killed while it is replaced."""
-    folder = tmp_path / "set"
-    folder.mkdir()
-    code = (
-        "import sys, itertools, fastrecord as fr\n"
-        "for i in itertools.count():\n"
-        "    with fr.Writer(f'{sys.argv[1]}/s{i % 3}.frec', fr.Schema({'v': \"int64\"}), mode='w') as writer:\n"
-        "        writer.append({'v': i})\n"
-        "    fr.files.write_manifest(sys.argv[1])\n"
-    )
-    for number in range(4):
-        child: Any = subprocess.Popen([sys.executable, "-c", code, str(folder)])
-        deadline = time.monotonic() + 30
-        while not (folder / "dataset.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.03 * number)
-        child.kill()
-        child.wait()
-        for path in folder.glob("*.frec"):  # a kill during its first commit leaves a file without one
-            try:
-                fr.Reader(path).close()
-            except fr.errors.NoCommitError:
-                path.unlink()
-        found = json.loads((folder / "dataset.json").read_bytes())
-        assert found["shards"]["records"] == [1] * len(found["shards"]["name"])
-    summary = fr.files.write_manifest(folder)
-    assert summary.shards == len([name for name in os.listdir(folder) if name.endswith(".frec")])
-    assert fr.files.check_manifest(folder) == []
-    assert not [name for name in os.listdir(folder) if name.startswith("dataset.json.")]

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fastrecord as fr
+from tests.support import packing
 from tests.support.machines.stores import Server, started
 
 SCHEMA = fr.Schema({"data": fr.bytes_(), "label": "int64", "key": fr.string()})
@@ -37,13 +39,10 @@ def payload(record: int) -> bytes:
 
 
 def write_shards(folder: Path, *, shards: int = SHARDS, each: int = EACH) -> Path:
-    folder.mkdir()
-    for shard in range(shards):
-        with fr.Writer(folder / f"train-{shard:05}-of-{shards:05}.frec", SCHEMA) as writer:
-            for record in range(shard * each, (shard + 1) * each):
-                writer.append({"data": payload(record), "label": record % 7, "key": f"record-{record}"})
-    fr.files.write_manifest(folder)
-    return folder
+    def record(number: int) -> dict[str, Any]:
+        return {"data": payload(number), "label": number % 7, "key": f"record-{number}"}
+
+    return packing.write_shards(folder, SCHEMA, shards, each, record)
 
 
 def data_of(url: str, server: Server, cache: Path | None = None, size: int | str | None = None) -> fr.FastRecordDataset:

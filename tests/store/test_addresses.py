@@ -14,31 +14,6 @@ from tests.support.packing import pack_with
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("exp#1", "exp#2"),
-        ("exp?1", "exp?2"),
-        ("a%20b", "a b"),
-        ("a%2Fb", "a/b"),
-        ("%2e%2e/y", "y"),
-        ("\u00e9", "e\u0301"),
-    ],
-)
-def test_a_pack_leaves_the_data_set_of_another_key_as_it_is(
-    environment: Server, image_folder: Path, first: str, second: str
-) -> None:
-    environment.delete("own")
-    good("pack", image_folder, f"s3://bucket/own/{first}/", "--shards", 2)
-    before = environment.keys()
-    assert {key.rpartition("/")[0] for key in before if key.startswith("own/")} == {f"own/{first}"}
-    good("pack", image_folder, f"s3://bucket/own/{second}/", "--shards", 1, "--overwrite")
-    after = environment.keys()
-    assert before.items() <= after.items()
-    assert {key.rpartition("/")[0] for key in after.keys() - before.keys()} == {f"own/{second}"}
-    assert "good: 2 shards" in good("verify", f"s3://bucket/own/{first}")
-
-
-@pytest.mark.parametrize(
     ("url", "what"),
     [
         ("s3://bucket/a//b.frec", "an empty part"),

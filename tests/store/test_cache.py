@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -113,36 +111,6 @@ def common(filled: Path) -> Iterator[Path]:
         cache = Path(shutil.copytree(filled, Path(folder, "cache")))
         yield cache
         cache.chmod(0o755)
-
-
-def kill_downloaders(server: Server, stored: Data, cache: Path, kills: int) -> None:
-    """Kill processes at random moments of their downloads; then check what they have left."""
-    server.latency = 0.002
-    draws = random.Random(kills)
-    for number in range(kills):
-        processes = [_start(server, stored, cache, 2 * number + i) for i in range(2)]
-        for process in processes:
-            _go(process)
-        time.sleep(draws.uniform(0, 0.15))
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-        if number % 10 == 9:
-            for path in cache.glob("*.frec"):  # each attempt has something to download
-                if draws.random() < 0.5:
-                    path.unlink()
-                    path.with_name(f"{path.name}.parts").unlink()
-    server.reset()
-    _read(server, stored, cache)
-    names = {path.name for path in cache.iterdir()}
-    assert all(name.endswith((".frec", ".frec.parts", ".json")) or name == "fastrecord-cache" for name in names)
-    assert len(names) == 8  # also the manifest
-    # No block stays that no mark counts.
-    assert _taken(cache) <= 1.1 * sum(path.stat().st_size for path in stored.folder.glob("*.frec"))
-
-
-def test_killed_downloaders_leave_nothing_wrong(server: Server, stored: Data, tmp_path: Path) -> None:
-    kill_downloaders(server, stored, tmp_path / "cache", 2)
 
 
 def test_the_next_start_clears_what_a_killed_process_has_left(server: Server, stored: Data, cache: Path) -> None:

@@ -94,14 +94,6 @@ def test_verify_asks_for_nothing_that_came_with_the_end_of_a_file(environment: S
     assert len(asked) == 2  # its first page, and its end
 
 
-@pytest.mark.usefixtures("environment")
-def test_ls_of_a_data_set_is_that_of_its_files(stored: Data) -> None:
-    assert good("ls", "--json", stored.url) == good("ls", "--json", stored.folder)
-    assert good("ls", "--offset", "35", "--limit", "50", stored.url) == good(
-        "ls", "--offset", "35", "--limit", "50", stored.folder
-    )
-
-
 def test_verify_keeps_only_a_window_of_a_file(
     environment: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

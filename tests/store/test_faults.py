@@ -21,7 +21,6 @@ import fastrecord as fr
 from fastrecord.store import requests
 from fastrecord.store.requests import RemoteFolder
 from tests.store.conftest import SCHEMA, Data, data_of, payload, write_shards
-from tests.support.commands import failed
 from tests.support.machines.stores import Fault, Request, Server, serving
 from tests.torture.experiment import ROOT
 
@@ -402,9 +401,3 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_by_name(tmp_path: Pat
         env=os.environ | {"LD_PRELOAD": str(shim)}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert "/cache/fastrecord-cache: its file system has no locks: put the cache on a local disk [FR212]" in done.stderr
-
-
-def test_a_copy_between_folders_of_this_machine_is_refused(tmp_path: Path) -> None:
-    assert "one of src and dst is a URL" in failed(
-        "copy", write_shards(tmp_path / "one", shards=1), tmp_path / "two", status=2
-    )

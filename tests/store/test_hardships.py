@@ -76,22 +76,6 @@ def test_what_is_killed_after_some_objects_is_sent_whole_the_next_time(
 
 
 @pytest.mark.usefixtures("environment")
-def test_of_two_packs_at_once_one_stays_whole(image_folder: Path, tmp_path: Path) -> None:
-    url = "s3://bucket/hardships/at-once"
-    both = [
-        started("pack", image_folder, url, "--shards", shards, "--staging", tmp_path / f"staging-{shards}")
-        for shards in (2, 3)
-    ]
-    output = [child.communicate(timeout=60) for child in both]
-    assert sorted(child.returncode for child in both) == [0, 1], output
-    ((_, refused),) = (found for child, found in zip(both, output, strict=True) if child.returncode)
-    assert "exists already" in refused or "another process" in refused
-    winner = 2 if both[0].returncode == 0 else 3
-    assert f"good: {winner} shards" in good("verify", url)
-    assert len(keys_of(url)) == 12
-
-
-@pytest.mark.usefixtures("environment")
 def test_two_copies_at_once_make_one_data_set(folder: Path) -> None:
     url = "s3://bucket/hardships/copies"
     both = [started("copy", folder, url) for _ in range(2)]

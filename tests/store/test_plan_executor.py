@@ -1,10 +1,7 @@
-"""Bringing ahead: in time, within the limit, as many bytes as planned; errors, ends and Ctrl-C."""
+"""Bringing ahead: in time and within the limit; errors, ends and Ctrl-C."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,42 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.sampler.blocks import Blocks
 from fastrecord.sampler.node import NodeOrder
-from fastrecord.store.plan import Plan, least_limit
+from fastrecord.store.plan import Plan
 from fastrecord.store.plan_executor import PlanExecutor
-
-
-class Folder:
-    """A folder of copies of the records in another one, a file for each."""
-
-    def __init__(self, source: Path, copies: Path, limit: int | None, ranks: int) -> None:
-        self.source, self.copies, self.limit = source, copies, limit
-        self.used = self.downloaded = 0
-        self.done = [-1] * ranks
-        self._lock = threading.Lock()
-
-    def bring(self, units: NDArray[np.int64]) -> None:
-        for unit in units.tolist():
-            name = str(unit)
-            assert not (self.copies / name).exists()
-            size = (self.source / name).stat().st_size
-            with self._lock:
-                self.used += size
-                self.downloaded += size
-                assert self.limit is None or self.used <= self.limit
-            shutil.copy(self.source / name, self.copies / f"{name}.part")
-            os.rename(self.copies / f"{name}.part", self.copies / name)
-
-    def give_up(self, units: NDArray[np.int64]) -> None:
-        for unit in units.tolist():
-            size = (self.copies / str(unit)).stat().st_size
-            os.unlink(self.copies / str(unit))
-            with self._lock:
-                self.used -= size
-
-    def progress(self) -> int:
-        return min(self.done)
 
 
 class Nothing:
@@ -76,60 +40,6 @@ class Nothing:
 
     def progress(self) -> int:
         return self.done
-
-
-def records(folder: Path, count: int) -> NDArray[np.int64]:
-    """Write files of several sizes; return the sizes."""
-    folder.mkdir()
-    sizes = np.random.default_rng(1).integers(1, 60, count)
-    for unit, size in enumerate(sizes.tolist()):
-        (folder / str(unit)).write_bytes(unit.to_bytes(2, "big") * size)
-    return 2 * sizes
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 8])
-@pytest.mark.parametrize("shuffle", [True, Blocks(records=8, window=4)])
-def test_ranks_find_what_they_need_and_the_bytes_are_the_planned_ones(
-    tmp_path: Path, ranks: int, shuffle: bool | Blocks
-) -> None:
-    count, epochs = 320, 2
-    sizes = records(tmp_path / "source", count)
-    (tmp_path / "copies").mkdir()
-    samplers = [
-        FastRecordBatchSampler(range(count), 32 // ranks, shuffle=shuffle, rank=rank, world_size=ranks)
-        for rank in range(ranks)
-    ]
-    order = NodeOrder(samplers[0], range(count))
-    limit = max(int(sizes.sum()) // 4, least_limit(order, sizes, epochs + 1, ahead=1))
-    planned = sum(size for size, _ in Plan(order, sizes, limit, ahead=1).downloads(epochs))
-    place = Folder(tmp_path / "source", tmp_path / "copies", limit, ranks)
-    stop = epochs * order.steps
-    decisions = itertools.takewhile(lambda decision: decision.step < stop, Plan(order, sizes, limit, ahead=1))
-    problems: list[BaseException] = []
-
-    def run(rank: int) -> None:
-        try:
-            for epoch in range(epochs):
-                for batch in range(len(samplers[rank])):
-                    step = order.step(epoch, batch)
-                    ahead.wait(step)
-                    for unit in samplers[rank].indices(batch, epoch=epoch).tolist():
-                        assert (place.copies / str(unit)).read_bytes()[:2] == unit.to_bytes(2, "big")
-                    if batch + 1 == len(samplers[rank]) or order.step(epoch, batch + 1) > step:
-                        place.done[rank] = step
-        except BaseException as error:  # noqa: BLE001  the test raises it
-            problems.append(error)
-            place.done[rank] = 1 << 40
-
-    with PlanExecutor(decisions, place, steps=order.steps) as ahead:
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ahead.check()
-    assert not problems
-    assert place.downloaded == planned
 
 
 def plan(units: int = 100, limit: int | None = None) -> tuple[NodeOrder, Plan]:

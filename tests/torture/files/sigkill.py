@@ -186,15 +186,6 @@ class _Pack(_Task):
             raise AssertionError("the metadata differ from an undisturbed run")
 
 
-class _PackCommand(_Pack):
-    """The command itself, which commits only at its end for so few records."""
-
-    name = "fastrecord pack"
-
-    def victim(self, out: Path) -> tuple[Any, ...]:
-        return _command, "pack", "--resume", "--quiet", str(self.folder / "src"), str(out)
-
-
 class _PackAppend(_Pack):
     """An append to a complete file: the same `resume` continues it."""
 
@@ -355,8 +346,8 @@ class _Extract(_Task):
 
 # More than half of the kills hit packs.
 _STORIES: tuple[type[_Task], ...] = (
-    *(_Pack, _PackAppend, _PackCommand, _Appends, _AddField, _Merge, _Compact, _Index, _Extract),
-    *(_Pack, _PackAppend, _PackCommand, _Pack, _PackAppend, _Pack),
+    *(_Pack, _PackAppend, _Appends, _AddField, _Merge, _Compact, _Index, _Extract),
+    *(_Pack, _PackAppend, _Pack, _PackAppend, _Pack),
 )
 
 

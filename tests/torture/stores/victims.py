@@ -6,12 +6,10 @@ Each victim takes a connection to its killer first, and sends None when it begin
 from __future__ import annotations
 
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,11 +18,13 @@ import fastrecord as fr
 from fastrecord.dataset.shards import Shards
 from fastrecord.dataset.values import read_values
 from tests.support.packing import pack_with
+from tests.torture import known
 
 SHARDS, EACH = 4, 60
 TOTAL = SHARDS * EACH
-FIELDS = ("number", "data", "pixels")
-SCHEMA = fr.Schema({"number": "int64", "data": fr.bytes_(), "pixels": fr.array("uint8", (40, 40))})
+_KNOWN = ("data", "pixels")
+FIELDS = ("number", *_KNOWN)
+SCHEMA = fr.Schema({"number": "int64"} | {name: known.field_type(name) for name in _KNOWN})
 _BATCH, _READ, _EPOCHS = 6, 40, 2
 _SEED = 5
 
@@ -51,42 +51,19 @@ class Reading:
         )
 
 
-def data(number: int) -> bytes:
-    """The bytes of a record: some are as small as a label, most of the size of a thumbnail, few of a photograph."""
-    draw = Random(number)
-    return draw.randbytes(draw.choice((0, 90, draw.randrange(3000), draw.randrange(20_000), 50_000)))
-
-
-def pixels(number: int) -> np.ndarray[Any, Any]:
-    """The array of a record."""
-    return np.random.default_rng(number).integers(0, 256, (40, 40), np.uint8)
-
-
 def record(number: int) -> dict[str, Any]:
     """A record."""
-    return {"number": number, "data": data(number), "pixels": pixels(number)}
+    return {"number": number} | known.record(1, number, _KNOWN)
 
 
-def check(numbers: Iterable[int], values: Sequence[Any], arrays: Sequence[Any]) -> None:
+def check(numbers: Sequence[int], found: Mapping[str, Any], where: str) -> None:
     """Compare what was read with what was written.
 
     Raises:
         AssertionError: it differs; the message names the record.
     """
-    for number, value, array in zip(numbers, values, arrays, strict=True):
-        if zlib.crc32(value) != _checksum(number):
-            raise AssertionError(f"record {number}: {len(value)} wrong bytes, {bytes(value[:8])!r}")
-        if not np.array_equal(np.asarray(array), pixels(number)):
-            raise AssertionError(f"record {number}: a wrong array")
-
-
-_CHECKSUMS: dict[int, int] = {}
-
-
-def _checksum(number: int) -> int:
-    if number not in _CHECKSUMS:
-        _CHECKSUMS[number] = zlib.crc32(data(number))
-    return _CHECKSUMS[number]
+    for name in _KNOWN:
+        known.compare(1, numbers, name, found[name], where)
 
 
 def download(conn: Connection, reading: Reading, seed: int) -> None:
@@ -97,7 +74,7 @@ def download(conn: Connection, reading: Reading, seed: int) -> None:
     for start in range(0, len(order), _READ):
         rows = order[start : start + _READ]
         found = read_values(shards, rows, list(FIELDS), verify=True)
-        check(rows.tolist(), found["data"], found["pixels"])
+        check(rows.tolist(), found, "a downloader")
         if found["number"].tolist() != rows.tolist():
             raise AssertionError(f"records {rows}: {found['number']}")
 
@@ -124,7 +101,7 @@ def rank(conn: Connection, reading: Reading, number: int, ranks: int, shuffle: A
         seen: list[int] = []
         for batch in loader:
             numbers = batch["number"].tolist()
-            check(numbers, batch["data"], batch["pixels"])
+            check(numbers, batch, "a rank")
             seen += numbers
         conn.send(seen)
 
