@@ -444,7 +444,7 @@ class CachedFile:
         marks = self._known_marks
         self._count(1)  # until they are free
         with self._changing():
-            places = marks.places(fields, records)
+            places = marks.places(self._known(fields), records)
             gone = places[marks.every[places] != 0]
             size = _bytes_of(self._rows(gone))
             marks.every[gone] = 0

@@ -274,14 +274,6 @@ class RemoteFolder:
 
         _asked(self, name, ask)
 
-    def footer(self, name: str, end: int) -> bytes | None:
-        """Return the last page of a .frec file that ends at a byte; None if it is not there, or ends elsewhere."""
-        try:
-            last = self.get(name, -PAGE)
-        except FileNotFoundError:
-            return None
-        return bytes(last.data) if last.size == end else None
-
     def is_copy(self, name: str, path: str, known: str | None = None) -> bool:
         """Return whether an object has the bytes of a file on this machine.
 

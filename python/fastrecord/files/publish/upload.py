@@ -21,21 +21,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from fastrecord._core import FastRecordError, crc32c
+from fastrecord._core import CorruptFileError, FastRecordError
 from fastrecord.dataset.manifest import NAME, Manifest, ShardEntry, folder_of
 from fastrecord.dataset.shards import open_remote
 from fastrecord.errors import Code
 from fastrecord.files.division import Part
 from fastrecord.files.publish.local import find_shard
 from fastrecord.files.publish.remote import RemoteSet, send
-from fastrecord.files.publish.shards import FoundShard, next_manifest
+from fastrecord.files.publish.shards import FoundShard, next_manifest, or_raise
 from fastrecord.files.publish.staging import write_journal
 from fastrecord.names import as_key, as_name
-from fastrecord.schema import Schema
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
 from fastrecord.store.requests import PARALLEL, RemoteFolder, submit
@@ -158,7 +157,7 @@ class Upload:
                 f"{self.url}: cannot be resumed: its pack was begun with another input or other settings: give the "
                 "same, or begin again with `--overwrite`"
             )
-        self._forget_lost()
+        self._find_sent()
         self._state["input"] = digest
         self._write()
         if self.is_file:
@@ -172,10 +171,9 @@ class Upload:
 
     def sent(self, path: str) -> tuple[ShardEntry, list[tuple[str, str]]] | None:
         """Return a file that has been sent, and what was skipped for it; None if it has not been."""
-        row = self._state["shards"].get(os.path.basename(path))
-        if row is None:
-            return None
-        return ShardEntry(**row["entry"], classes=self._state["classes"]), [tuple(one) for one in row["skipped"]]
+        name = os.path.basename(path)
+        found = self._found.get(name)
+        return None if found is None else (found.entry, [tuple(one) for one in self._state["shards"][name]])
 
     def send(self, path: str, skipped: Sequence[tuple[str, str]], is_over: Callable[[], bool]) -> None:
         """Send a file that is complete, and remove it here; waits only for the ones before it.
@@ -310,9 +308,7 @@ class Upload:
                 "mode": mode,
                 "known": known,  # classes of the data set that shards are added to
                 "input": None,
-                "classes": None,  # of the shards
-                "schema": None,
-                "shards": {},
+                "shards": {},  # that have been sent, and what was skipped for them
                 "replaced": [],
             }
         )
@@ -346,14 +342,14 @@ class Upload:
                 "to it, `--overwrite` replaces it"
             )
 
-    def _forget_lost(self) -> None:
-        """Forget files that the journal names and the store does not have."""
+    def _find_sent(self) -> None:
+        """Open files that the journal names; forget those that the store does not have."""
         shards = self._state["shards"]
-        coming = {name: submit(self._remote.footer, name, row["entry"]["bytes"]) for name, row in shards.items()}
-        for name, future in coming.items():
-            page = future.result()
-            if page is None or crc32c(page[:-4]) != shards[name]["entry"]["footer_crc"]:
+        for name, result in zip([*shards], self._set.open([*shards]), strict=True):
+            if isinstance(result, (FileNotFoundError, CorruptFileError)):
                 del shards[name]
+            else:
+                self._found[name] = or_raise(result)
 
     def _wait(self, most: int, is_over: Callable[[], bool]) -> None:
         """Wait until at most so many files are still being sent."""
@@ -376,19 +372,15 @@ class Upload:
         # Perhaps a run that was killed has sent it.
         if self.is_file or not self._remote.is_copy(entry.name, path):
             send(self._remote, entry.name, path, parallel=PARALLEL // (1 + _AHEAD))
-        row = asdict(entry)
-        classes = row.pop("classes")
         with self._changing:
             if self._over:
                 return
-            if self._state["shards"] and classes != self._state["classes"]:
+            if any(found.entry.classes != entry.classes for found in self._found.values()):
                 raise Code.OTHER_INPUT.error(
                     f"{self.url}: its first shards have other classes: give the same, or begin again with `--overwrite`"
                 )
             self._found[entry.name] = shard
-            self._state["classes"] = classes
-            self._state["schema"] = shard.schema._to_rows()
-            self._state["shards"][entry.name] = {"entry": row, "skipped": skipped}
+            self._state["shards"][entry.name] = skipped
             self._write()
             os.unlink(path)
 
@@ -414,9 +406,7 @@ class Upload:
 
     def _next(self, before: Manifest | None, found: Sequence[FoundShard], entries: Sequence[ShardEntry]) -> Manifest:
         is_added = before is not None and self._state["mode"] == "append"
-        rows = self._state["schema"]
-        schema = found[0].schema if rows is None else Schema._from_rows(rows)
-        schema = before.schema if before is not None and is_added else schema
+        schema = before.schema if before is not None and is_added else found[0].schema
         return next_manifest(self._remote.url, before, found, entries, schema, allow_incomplete=False)
 
     def _write(self) -> None:
