@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -203,35 +202,6 @@ def test_wrong_arguments_are_refused(one: Path, tmp_path: Path) -> None:
         fr.files.merge([], tmp_path / "out.frec")
     with pytest.raises(FileNotFoundError):
         fr.files.merge([one, tmp_path / "absent.frec"], tmp_path / "out.frec")
-
-
-# Signals, full disks, memory: a child process ends itself at a fixed moment.
-
-BUSY = """
-with fr.Writer("a.frec", SCHEMA) as writer:
-    for number in range(64):
-        writer.append(record(number, 700_000))
-before = sorted(os.listdir("."))
-calls = 0
-def at(count, action):
-    def progress(done, total):
-        global calls
-        calls += 1
-        if calls == count:
-            action()
-    return progress
-"""
-
-
-def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
-    script = """
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000_000, 60_000_000))
-    try:
-        fr.files.merge(["a.frec", "a.frec"], "out.frec")
-    except OSError as err:
-        print(err.errno, os.path.basename(err.filename), sorted(os.listdir(".")) == before)
-    """
-    assert run_child(BUSY + dedent(script), tmp_path) == "27 out.frec True\n"
 
 
 def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:

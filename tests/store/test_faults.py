@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import fastrecord as fr
 from fastrecord.store import requests
 from fastrecord.store.requests import RemoteFolder
 from tests.store.conftest import SCHEMA, Data, data_of, payload, write_shards
-from tests.support.machines.stores import Fault, Request, Server, serving
+from tests.support.machines.stores import Fault, Request, Server, listening, serving
 from tests.torture.experiment import ROOT
 
 
@@ -154,19 +153,10 @@ def _answering(status: int, body: str, **headers: str) -> Iterator[tuple[RemoteF
 
         do_GET = do_HEAD = do_PUT = do_POST = answer  # noqa: N815 - as the base class calls them
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        options = {"endpoint": f"http://127.0.0.1:{server.server_address[1]}", "region": "us-east-1"}
-        try:
-            yield (
-                RemoteFolder.of(
-                    "s3://bucket/train", fr.Store(options | {"access_key_id": "a", "secret_access_key": "b"})
-                ),
-                methods,
-            )
-        finally:
-            server.shutdown()
+    with listening(Handler) as port:
+        options = {"endpoint": f"http://127.0.0.1:{port}", "region": "us-east-1"}
+        options |= {"access_key_id": "a", "secret_access_key": "b"}
+        yield RemoteFolder.of("s3://bucket/train", fr.Store(options)), methods
 
 
 _PORTAL = "<!DOCTYPE html><html><body>Log in</body></html>"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import fastrecord as fr
 from fastrecord.interchange import stored_file
 from tests.support.commands import failed, good
 from tests.support.formats.exchanging import picture
-from tests.support.machines.stores import Server
+from tests.support.machines.stores import Server, serving
 from tests.support.packing import pack_with
 
 COUNT = 60
@@ -115,35 +111,11 @@ def test_options_of_a_store_hold_for_one_pack(url: str, tmp_path: Path) -> None:
 
 
 def test_files_of_a_web_server_come_in(exported: Path, tmp_path: Path) -> None:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def send_head(self) -> Any:
-            data = Path(self.translate_path(self.path)).read_bytes()
-            first, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")
-            part = data[int(first) : int(last) + 1 if last else None]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
-            self.send_header("Content-Length", str(len(part)))
-            self.send_header("ETag", '"1"')
-            self.end_headers()
-            self.wfile.write(part)
-
-    shutil.copytree(exported, tmp_path / "web")
-    handler = functools.partial(Quiet, directory=str(tmp_path / "web"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            web = f"http://127.0.0.1:{server.server_port}"
-            for name in ("a.tar", "a.parquet?X-Amz-Signature=SECRET", "mds/index.json"):
-                shown = good("import", f"{web}/{name}", tmp_path / "o.frec", "-q", "--overwrite")
-                assert "SECRET" not in shown + str(fr.Reader(tmp_path / "o.frec").metadata)
-                assert len(rows(tmp_path / "o.frec")) == COUNT
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(exported, etag='"1"') as web:
+        for name in ("a.tar", "a.parquet?X-Amz-Signature=SECRET", "mds/index.json"):
+            shown = good("import", f"{web}/{name}", tmp_path / "o.frec", "-q", "--overwrite")
+            assert "SECRET" not in shown + str(fr.Reader(tmp_path / "o.frec").metadata)
+            assert len(rows(tmp_path / "o.frec")) == COUNT
 
 
 def test_files_of_the_hub_come_in(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,12 +287,12 @@ def started() -> Iterator[Server]:
 def before(port: int, secret: str = "test") -> Iterator[Server]:
     """Put a proxy before an S3 server that runs, whose access key is "test" and whose bucket "bucket"."""
     server = Server(port, secret=secret)
-    with _listening(_handler(server)) as server.port:
+    with listening(_handler(server)) as server.port:
         yield server
 
 
 @contextmanager
-def _listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """Answer requests in threads; yield the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -310,7 +310,7 @@ def _listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 def serving(
     folder: Path, *, etag: str | None = None, asked: list[tuple[str, str | None]] | None = None
 ) -> Iterator[str]:
-    """Serve the files of a folder as a web server does; yield its URL. `asked`: gets path and user of each request."""
+    """Serve a folder as a web server does; yield its URL. `asked`: gets path and user of each request."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -321,7 +321,7 @@ def serving(
         def do_GET(self) -> None:
             if asked is not None:
                 asked.append((self.path, self.headers.get("authorization")))
-            path = folder / unquote(self.path.partition("?")[0]).rpartition("/")[2]
+            path = folder / unquote(self.path.partition("?")[0]).removeprefix("/train").lstrip("/")
             if not path.is_file():
                 self.send_response(404)
                 self.send_header("content-length", "0")
@@ -346,5 +346,5 @@ def serving(
 
         do_HEAD = do_GET  # noqa: N815 - as the base class calls it
 
-    with _listening(Handler) as port:
+    with listening(Handler) as port:
         yield f"http://127.0.0.1:{port}/train"
