@@ -71,6 +71,8 @@ _MOST_OPEN = max(4, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16
 
 # What a copy is of: a store, and content.
 _Key = tuple[RemoteFolder, str]
+# Payloads of a copy: of fields, None for all, and of records.
+_Payloads = tuple[CachedFile, Sequence[str] | None, NDArray[np.int64]]
 
 
 class Hold:
@@ -345,8 +347,8 @@ class Cache:
             self._state[_USED] = max(0, self.used + kept - reserved)
             self._wait_for(-reserved)
 
-    def give_up(self, files: Sequence[tuple[CachedFile, Sequence[str], NDArray[np.int64]]]) -> int:
-        """Give up payloads: fields and records of copies. Waits until none reads them; return their bytes.
+    def give_up(self, files: Sequence[_Payloads]) -> int:
+        """Give up payloads of copies. Waits until none reads them; return their bytes.
 
         Raises:
             FastRecordError: processes still read them after a minute.
@@ -368,9 +370,6 @@ class Cache:
         """
         path = os.path.join(self._place, hashlib.sha256(url.encode()).hexdigest()[:32] + ".json")
         together = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) > 1
-        known = self._known_manifest(path) if together else None
-        if known is not None and 0 <= known[2] < _TOGETHER:
-            return known[1]
         with self._manifest_lock():
             known = self._known_manifest(path)
             if known is not None and together and 0 <= known[2] < _TOGETHER:
@@ -426,7 +425,7 @@ class Cache:
         for traffic in self._traffic.values():
             traffic.after_fork()
 
-    def _give_up(self, files: Sequence[tuple[CachedFile, Sequence[str], NDArray[np.int64]]]) -> int:
+    def _give_up(self, files: Sequence[_Payloads]) -> int:
         self._state[_GIVING] = 1  # it stays if this is killed between two numbers
         freed = sum(file.forget(fields, records) for file, fields, records in files)
         self._wait_for_readers()
@@ -455,7 +454,7 @@ class Cache:
                 if place in self._wanted:
                     kept = self._wanted[place]
                     records = np.setdiff1d(records, records if kept is None else kept)
-                self._give_up([(file, file.payload_fields, records)])
+                self._give_up([(file, None, records)])
         if self.used + size > limit and not others:
             raise Code.CACHE.error(
                 f"{self.folder}: cache_size={limit:,} bytes are too few: {size:,} bytes more are needed at once"
@@ -495,17 +494,19 @@ class Cache:
         self._state[_GIVING] = 1
         self._wait_for_readers()  # of what was given up
         self._state[_WAITING][self._dead()] = 0
-        for place in self._copies():
-            if is_busy(place) and (file := self._found(place)) is not None:
-                file.clear(alone=False)
+        self._count(alone=False)
+
+    def _count(self, *, alone: bool) -> None:
+        """Count what is used, after copies have given back what killed processes have left in them."""
+        names = os.listdir(self._place)
+        places = [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
+        for place in filter(is_busy, places):
+            if (file := self._found(place)) is not None:
+                file.clear(alone=alone)
         # What becomes a copy's meanwhile counts twice, not never, until the next time.
         waiting = int(self._state[_WAITING].sum())
-        self._state[_USED] = waiting + sum(map(charge_of, self._copies()))
+        self._state[_USED] = waiting + sum(map(charge_of, places))
         self._state[_GIVING] = 0
-
-    def _copies(self) -> list[str]:
-        names = os.listdir(self._place)
-        return [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
 
     def let_go(self) -> None:
         """Release what this process holds and needs no more."""
@@ -542,18 +543,13 @@ class Cache:
         """Remove what killed processes have left, and measure the rest."""
         names = set(os.listdir(self._place))
         for name in names:
-            path = os.path.join(self._place, name)
-            whole = name.removesuffix(".parts")
             headless = name.endswith(".frec") and f"{name}.parts" not in names
-            if headless or name.endswith((ranks.SUFFIX, NEW)) or (name.endswith(_MARKS) and whole not in names):
+            bare = name.endswith(_MARKS) and name.removesuffix(".parts") not in names
+            if headless or bare or name.endswith((ranks.SUFFIX, NEW)):
                 with contextlib.suppress(OSError):  # another user's, in a folder with the sticky bit, or a folder
-                    os.unlink(path)
-            elif name.endswith(_MARKS) and is_busy(path.removesuffix(".parts")):
-                file = self._found(path.removesuffix(".parts"))
-                if file is not None:
-                    file.clear(alone=True)
-        self._state[_GIVING] = self._state[_WAITING] = 0
-        self._state[_USED] = sum(map(charge_of, self._copies()))
+                    os.unlink(os.path.join(self._place, name))
+        self._state[_WAITING] = 0
+        self._count(alone=True)
 
     def _found(self, place: str) -> CachedFile | None:
         """Return a copy that is here, open; None if it cannot be opened."""

@@ -220,11 +220,6 @@ class CachedFile:
         return self._marks is not None
 
     @property
-    def payload_fields(self) -> list[str]:
-        """The names of the fields whose values are payloads."""
-        return list(self._known_marks.payloads)
-
-    @property
     def reader(self) -> Reader:
         """Reads what is here."""
         self.open()
@@ -436,8 +431,8 @@ class CachedFile:
             self.facts.sizes[key] = found
         return found
 
-    def forget(self, fields: Sequence[str], records: Numbers) -> int:
-        """Mark payloads as not here; return the bytes of those that were.
+    def forget(self, fields: Sequence[str] | None, records: Numbers) -> int:
+        """Mark payloads of fields, None for all, as not here; return the bytes of those that were.
 
         `free`, with the same arguments, gives back their space once none reads them any more.
         """
@@ -451,7 +446,7 @@ class CachedFile:
             marks.charge -= size
         return size
 
-    def free(self, fields: Sequence[str], records: Numbers) -> None:
+    def free(self, fields: Sequence[str] | None, records: Numbers) -> None:
         """Give back the space of payloads that are not marked as here."""
         marks = self._known_marks
         rows = self._rows(marks.places(filter(marks.has_columns, self._known(fields)), records))

@@ -12,12 +12,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import Reader, open_shard, set_place, side_kinds, supply_of
+from fastrecord._core import Reader, set_place, side_kinds, supply_of
 from fastrecord.errors import Code
-from fastrecord.names import as_name
 from fastrecord.store.answer import Answer
 from fastrecord.store.cache import Cache, Hold
-from fastrecord.store.cached_file import CachedFile, Facts, Head, Here
+from fastrecord.store.cached_file import CachedFile, Facts, Head
 from fastrecord.store.requests import RemoteFolder, asked_until_good
 from fastrecord.store.shard_info import ShardInfo
 from fastrecord.store.store import Store
@@ -211,9 +210,7 @@ class ShardSource:
     def side_kinds(self, field: str, records: Sequence[int]) -> NDArray[np.int64]:
         """Return what `side_kinds` does, and bring only these records for it."""
         _kept = self.need([field], np.asarray(records, np.int64), payloads=True)
-        shard, where = self.shard, self.source.folder.where(self.shard.name)
-        with open_shard(as_name(where), "mmap", False, shard.about, Here(self.open())) as reader:
-            return side_kinds(reader, field, records)
+        return side_kinds(self.file.reader, field, records)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.shard)

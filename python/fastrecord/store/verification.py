@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrecord._core import CorruptFileError, FastRecordError, Reader, payload_parts
+from fastrecord._core import CorruptFileError, FastRecordError, Reader, payload_fields, payload_parts
 from fastrecord.errors import Code
 from fastrecord.store.cached_file import CachedFile
 from fastrecord.store.ranges import Numbers
@@ -65,7 +65,7 @@ def verify(
     """
     report = _Report(file.reader)
     fields = [name for name in file.reader.schema if _has_columns(file, name, report)]
-    fields = [name for name in fields if name in file.payload_fields]
+    fields = [name for name in fields if name in payload_fields(file.reader)]
 
     def bring(window: tuple[Numbers, int]) -> tuple[Numbers, int]:
         file.need(fields, window[0], tight=True)
