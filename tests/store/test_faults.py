@@ -255,21 +255,6 @@ def test_what_does_not_exist_or_is_refused_is_named(server: Server, stored: Data
         fr.FastRecordDataset(stored.url, store=fr.Store(server.options))
 
 
-def test_a_shard_that_vanishes_is_named(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = data_of(stored.url, server, tmp_path / "cache")
-    server.faults.append(Fault("404", 100))
-    with pytest.raises(FileNotFoundError, match=r"train-00002-of-00003\.frec"):
-        dataset[100]
-
-
-def test_another_etag_is_an_error_and_never_a_mixture(server: Server, stored: Data, tmp_path: Path) -> None:
-    dataset = data_of(stored.url, server, tmp_path / "cache")
-    assert dataset[0]["data"] == stored.payload(0)
-    server.faults.append(Fault("etag", 1, _data))
-    with pytest.raises(fr.FastRecordError, match=r"train-00000-of-00003.frec: has been replaced.*FR205"):
-        dataset[1]
-
-
 def test_a_replaced_shard_is_an_error_and_the_same_one_sent_again_is_not(server: Server, tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "again", shards=1)
     url = server.put_folder("again", folder)
