@@ -39,7 +39,7 @@ from fastrecord._core import (
 )
 from fastrecord.errors import Code
 from fastrecord.names import as_name
-from fastrecord.store.locks import lock, locked, pauses, try_lock, unlock
+from fastrecord.store.locks import is_linked, lock, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import (
     BAD,
     COUNT,
@@ -54,7 +54,17 @@ from fastrecord.store.marks import (
     write_whole,
 )
 from fastrecord.store.ranges import Numbers, Ranges, grouped, lacking, merged, total
-from fastrecord.store.requests import ATTEMPTS, PAGE, PART, RemoteFolder, asked_until_good, at_once, is_forked, submit
+from fastrecord.store.requests import (
+    ATTEMPTS,
+    PAGE,
+    PART,
+    RemoteFolder,
+    asked_until_good,
+    at_once,
+    is_forked,
+    submit,
+    write_at,
+)
 from fastrecord.store.shard_info import ShardInfo
 
 if TYPE_CHECKING:
@@ -614,9 +624,8 @@ class CachedFile:
                 self._descriptor, self._reader = -1, None
             self._descriptor = open_shared(place)
             lock(self._descriptor, OPENING, shared=True)
-            with suppress(FileNotFoundError):  # it was removed before
-                if os.path.samestat(os.fstat(self._descriptor), os.stat(place)):
-                    break
+            if is_linked(self._descriptor, place):
+                break
         try:
             yield
         finally:
@@ -667,8 +676,8 @@ class CachedFile:
         if crc32c(head.tail[-PAGE:-4]) != shard.footer_crc:
             raise self._other("its footer is another")
         self._traffic.add(brought=total(here))
-        _write_at(self._descriptor, head.first, 0)
-        _write_at(self._descriptor, head.tail, size - len(head.tail))
+        write_at(self._descriptor, head.first, 0)
+        write_at(self._descriptor, head.tail, size - len(head.tail))
         file_id, commit, _, *rest = commit_parts(self.where, head.first, head.tail[-PAGE:], size - PAGE)
         if (file_id, commit) != (shard.file_id, shard.commit):
             raise self._other(f"it is file {file_id} at commit {commit}")
@@ -1084,9 +1093,3 @@ def _blocks(rows: Numbers) -> Ranges:
     pairs = _pairs(rows)
     starts, ends = pairs[:, 0] // PAGE * PAGE, -(-pairs.sum(axis=1) // PAGE) * PAGE
     return merged(np.stack([starts, ends - starts], axis=1), _GAP)
-
-
-def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    view, at = memoryview(data), 0
-    while at < len(view):
-        at += os.pwrite(descriptor, view[at:], offset + at)

@@ -24,7 +24,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fastrecord.errors import Code
 
@@ -66,6 +66,13 @@ def locked(descriptor: int, start: int, *, shared: bool = False) -> Iterator[Non
         yield
     finally:
         unlock(descriptor, start)
+
+
+def is_linked(descriptor: int, path: str) -> bool:
+    """Return whether a path still leads to an open file, which may have been removed before it was locked."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def pauses() -> Callable[[], None]:

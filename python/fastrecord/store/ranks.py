@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord.store.locks import locked, pauses, try_lock, unlock
+from fastrecord.store.locks import is_linked, locked, pauses, try_lock, unlock
 from fastrecord.store.marks import open_shared
 from fastrecord.store.requests import PAGE
 
@@ -98,7 +98,7 @@ class Ranks:
             try:
                 with locked(descriptor, _DOOR):
                     # The last one to leave may have removed it meanwhile.
-                    if _is_linked(descriptor, path):
+                    if is_linked(descriptor, path):
                         if os.fstat(descriptor).st_size < PAGE:
                             os.ftruncate(descriptor, PAGE)
                         made = cls(path, descriptor, rank, count)
@@ -194,7 +194,7 @@ class Ranks:
         try:
             with locked(descriptor, _DOOR):
                 self._table[self.rank, _STATE] = _LEFT
-                if (self._table[:, _STATE] == _LEFT).all() and _is_linked(descriptor, self._path):
+                if (self._table[:, _STATE] == _LEFT).all() and is_linked(descriptor, self._path):
                     with suppress(PermissionError):  # another user's, in a folder with the sticky bit
                         os.unlink(self._path)
         finally:
@@ -242,10 +242,3 @@ class Ranks:
 
 def _is_running(process: int) -> bool:
     return os.path.exists(f"/proc/{process}")
-
-
-def _is_linked(descriptor: int, path: str) -> bool:
-    """Return whether a path still leads to an open file."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False

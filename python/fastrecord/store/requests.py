@@ -91,7 +91,7 @@ def _request(method: Callable[Concatenate[RemoteFolder, _P], _T]) -> Callable[Co
             return answer
         if threading.current_thread() is threading.main_thread():
             # obstore looks for no signals.
-            return _beside_main(os.getpid()).submit(partial(method, folder, *args, **options)).result()
+            return _threads(os.getpid(), 1).submit(partial(method, folder, *args, **options)).result()
         return method(folder, *args, **options)
 
     return run
@@ -493,15 +493,10 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 
 @cache
-def _threads(process: int) -> Threads:
+def _threads(process: int, count: int) -> Threads:
+    """Return the threads for requests, or the one that makes those of the main thread."""
     del process  # a forked child has threads of its own
-    return Threads(PARALLEL, "fastrecord-store")
-
-
-@cache
-def _beside_main(process: int) -> Threads:
-    del process
-    return Threads(1, "fastrecord-store")
+    return Threads(count, "fastrecord-store")
 
 
 def at_once(*calls: Callable[[], _T]) -> list[_T]:
@@ -543,7 +538,7 @@ def asked_until_good(ask: Callable[[], _T]) -> _T:
 
 def submit(function: Callable[..., _T], *arguments: Any) -> Future[_T]:
     """Call a function on one of the threads for requests."""
-    return _threads(os.getpid()).submit(function, *arguments)
+    return _threads(os.getpid(), PARALLEL).submit(function, *arguments)
 
 
 # Stores that have answered a request.
@@ -614,12 +609,18 @@ def _copy(folder: RemoteFolder, name: str, part: Sequence[tuple[int, int]], plac
         for start, size in part:
             # Large writes take a file system several times as long without it.
             allocate(descriptor, start, size)
-            done = 0
-            while done < size:
-                done += os.pwrite(descriptor, view[start - first + done : start - first + size], start + done)
+            write_at(descriptor, view[start - first : start - first + size], start)
         return length
     finally:
         os.close(descriptor)
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write bytes to a place of a file."""
+    view = memoryview(data)
+    while len(view):
+        done = os.pwrite(descriptor, view, offset)
+        view, offset = view[done:], offset + done
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from fastrecord.files.publish.staging import write_journal
 from fastrecord.names import as_key, as_name
 from fastrecord.schema.shard_sets import Shard
 from fastrecord.store.address import Url
+from fastrecord.store.locks import is_linked
 from fastrecord.store.requests import PARALLEL, RemoteFolder, submit
 from fastrecord.store.shard_source import CachedFolder
 from fastrecord.store.store import Store
@@ -255,10 +256,9 @@ class Upload:
                 raise Code.NO_LOCKS.error(
                     f"{self._folder}: its file system has no locks: {err.strerror}: choose another --staging"
                 ) from None
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), os.stat(os.path.join(self._folder, _LOCK))):
-                    self._lock = lock
-                    return
+            if is_linked(lock, os.path.join(self._folder, _LOCK)):
+                self._lock = lock
+                return
             os.close(lock)  # the pack that it belonged to has removed it
 
     def _release(self) -> None:
