@@ -1,6 +1,6 @@
 """Files that lie in object stores: requests, copies of the parts that were read, and a cache that knows the future.
 
-A file of which only parts are here is a sparse file with the bytes of those parts in their places,
+A file that is here in parts is a sparse file with the bytes of those parts in their places,
 so the core reads it like any other (`cached_file`). `ShardSource` brings what a reader is about to read.
 A `Plan` says from a sampler's order what to bring and what to give up (`plan`); threads do it (`plan_executor`).
 """

@@ -478,7 +478,7 @@ class Cache:
 
     def _dead(self) -> list[int]:
         """Return the slots of killed processes that had reserved something."""
-        # Of a copy: numpy refuses to look for what others change meanwhile.
+        # In a copy of the numbers: numpy refuses to search what others change meanwhile.
         return [slot for slot in np.flatnonzero(self._state[_WAITING].copy()).tolist() if self._is_dead(slot)]
 
     def _is_dead(self, slot: int) -> bool:

@@ -1,4 +1,4 @@
-"""`CachedFile`: a local copy of a file in an object store, of which only some parts are here.
+"""`CachedFile`: a local copy of a file in an object store, which may have only some of its parts.
 
 The copy is a sparse file: each part lies at its own offset, and the rest are holes. Beside it, the
 marks: a byte for each part. A part is the columns of one field, or one payload of one record. Its
@@ -81,7 +81,7 @@ _GAP = 64 << 10
 # A reader of all records brings whole runs of so many bytes.
 _RUN = 2 << 20
 _MOST_RECORDS = 1 << 22  # of a file in which runs are looked for: 40 bytes of memory each and field
-_MOST_PLACES = 1 << 18  # of a file of which all places are kept: 24 bytes of memory each
+_MOST_PLACES = 1 << 18  # of a file whose places are all kept: 24 bytes of memory each
 # Ranges that are compared at once.
 _MOST_PORTION = 1000
 _TOUCH_SECONDS = 5.0
@@ -108,7 +108,7 @@ class Head:
             store: The folder.
             name: The file.
             start: Where the end begins, as for `RemoteFolder.get`.
-            length: Its bytes, likewise.
+            length: Its bytes.
 
         Raises:
             FileNotFoundError: it does not exist. FastRecordError: the store does not answer; the
@@ -135,7 +135,7 @@ class Traffic:
 
     Attributes:
         brought: Brought from the store.
-        found: Of payloads that were here already when a loader asked for them.
+        found: Payloads that were here already when a loader asked for them.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class Facts:
     """What is known of a copy, whether it is open or not.
 
     Attributes:
-        whole: Of fields (None: all), the generation of the cache in which all their parts were here.
-        sizes: Of fields, the bytes of each record's payloads, int64 (records,).
+        whole: Fields (None: all) -> the generation of the cache in which all their parts were here.
+        sizes: Fields -> the bytes of each record's payloads, int64 (records,).
     """
 
     def __init__(self) -> None:
@@ -504,7 +504,7 @@ class CachedFile:
     def _claim(self, ranges: Ranges) -> Iterator[None]:
         """Keep other threads and processes from bringing or freeing the same bytes.
 
-        The ranges ascend, so nobody waits in a circle.
+        The ranges ascend, so processes never wait in a circle.
         """
         taken: Ranges = []
         try:
@@ -1031,7 +1031,7 @@ class CachedFile:
 
 
 class Here:
-    """A supply of which everything that is asked for is here, in a file."""
+    """A supply whose file has everything that is asked for."""
 
     passing = False
 

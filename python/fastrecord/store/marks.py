@@ -100,7 +100,7 @@ class Marks:
 
     def here(self, field: str) -> NDArray[np.int64]:
         """Return the records whose payloads of a field are here, int64 (N,)."""
-        # Of a copy: numpy refuses to look for what others change meanwhile.
+        # In a copy of the marks: numpy refuses to search what others change meanwhile.
         return np.flatnonzero(self.payloads[field].copy())
 
     @property

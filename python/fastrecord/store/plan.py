@@ -233,7 +233,7 @@ class Plan:
 
     def _enter(self, now: _Epoch, later: _Epoch) -> None:
         """Begin an epoch: all steps before it are over, so all that is here is kept for it, for the next, or idle."""
-        # Of the visits of both epochs: whether the unit is kept for it.
+        # For each visit of both epochs: whether its unit is kept.
         self._kept = np.zeros(len(now.units) + len(later.units), bool)
         self._units, self._base = np.r_[now.units, later.units], now.offset
         # The targets that were flagged since room was made last; all others are at most `_high`.

@@ -46,7 +46,7 @@ _log = logging.getLogger("fastrecord.store")
 # Folder and rank -> the process of a rank that was there in an epoch before; 0 if it is not seen from here, as that of
 # another container.
 _met: dict[tuple[str, int], int] = {}
-# Folders and ranks that were killed or did not come: nobody waits for them again.
+# Folders and ranks that were killed or did not come: the others do not wait for them again.
 _lost: set[tuple[str, int]] = set()
 
 
@@ -153,7 +153,7 @@ class Ranks:
         """Let the others know how far this rank is.
 
         Args:
-            done: The last step of which it reads nothing more.
+            done: The last step that it has read.
             reached: It has brought its share of all steps before this one.
         """
         if done is not None:

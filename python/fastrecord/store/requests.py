@@ -441,7 +441,7 @@ def _opened(store: RemoteFolder, sending: bool = False) -> Any:
             return obstore.store.HTTPStore.from_url(f"{url}?{url.query}" if url.query else url, **options)
         return obstore.store.from_url(url.root, **options)
     except (ValueError, TypeError, obstore.exceptions.BaseError) as err:
-        # A value may be secret, or be in the place of one.
+        # A value may be secret.
         what = said(err) if "parse" not in str(err) else "a value of an option is wrong"
         if url.scheme in AZURE:
             what = f"{what}: {way_to_credentials(url)}"

@@ -72,7 +72,7 @@ class CachedFolder:
         self._kept = supply
 
     def examine(self, name: str) -> ShardSource:
-        """Return the supply of a shard of which nothing is known, by two requests.
+        """Return the supply of a shard that nothing is known of, by two requests.
 
         Raises:
             FileNotFoundError: it does not exist. CorruptFileError: it is not a .frec file, or does not end with a

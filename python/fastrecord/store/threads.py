@@ -142,7 +142,7 @@ def in_order(function: Callable[[_Item], _T], items: Iterable[_Item], count: int
     """Yield what a function returns for each item, computed on threads, a few items ahead.
 
     Args:
-        function: Its errors are raised in the place of what it would return.
+        function: Its errors are raised where its result would come.
         items: Taken as the results are.
         count: Threads. Twice as many results wait at most.
         name: What the threads are called.

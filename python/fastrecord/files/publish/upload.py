@@ -49,7 +49,7 @@ _AHEAD = 1
 _ATTEMPTS = 5
 # Seconds between two looks whether Ctrl-C was pressed.
 _LOOK_SECONDS = 0.1
-# Of the name of a shard set, so much is the digest of the input.
+# The name of a shard set begins with so many digits of the digest of the input.
 _DIGEST = 16
 # Characters of the name of a folder that those of its shards begin with.
 _STEM = 50
@@ -143,7 +143,7 @@ class Upload:
 
         Args:
             parts: The files by their places in the input.
-            identity: What tells the input, and how it is packed, from others; JSON-able.
+            identity: What distinguishes the input, and how it is packed, from others; JSON-able.
 
         Raises:
             FastRecordError: what is to be resumed is of another input.

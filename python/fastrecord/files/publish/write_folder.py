@@ -223,7 +223,7 @@ def _removed(folder: str, journal: Mapping[str, Any]) -> list[CleanedFile]:
 
 
 def _state(path: str) -> list[int] | None:
-    """Return what tells a file from one that replaces it."""
+    """Return what distinguishes a file from one that replaces it."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
