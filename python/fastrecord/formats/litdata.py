@@ -24,14 +24,14 @@ from fastrecord.interchange.files.chunks import (
     Block,
     ChunkFile,
     ChunkSource,
-    FramedFile,
-    OffsetFile,
     Part,
-    SampleFile,
     each,
+    framed_blocks,
     items,
     numbers,
+    offset_blocks,
     picture,
+    sample_blocks,
     text,
 )
 from fastrecord.interchange.files.unpickle import pickled
@@ -127,13 +127,14 @@ def _file(path: str, count: int, config: Mapping[str, Any]) -> ChunkFile | IpcFi
         file.seek(max(size - 12, 0))
         tail = file.read(12)
     if head.startswith(FRAMED):
-        return FramedFile(path, count)
+        return ChunkFile(path, count, framed_blocks)
     first, length = 4 + 4 * (count + 1), int.from_bytes(tail[:4], "little")
     if tail.endswith(_ROWS) and length + first + 12 == size:  # nothing lies between offsets and rows
         return opened(path, partial(IpcFile, part=(first, length)))
     if codec and config.get("compression_level") == "sample":
-        return SampleFile(path, count)
-    return OffsetFile(path, count, codec if f".{codec}" in os.path.basename(path) else "")
+        return ChunkFile(path, count, sample_blocks)
+    codec = codec if f".{codec}" in os.path.basename(path) else ""
+    return ChunkFile(path, count, partial(offset_blocks, codec=codec))
 
 
 def _names(spec: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -22,12 +22,13 @@ from fastrecord.interchange.card import CARD, Card
 from fastrecord.interchange.destination import Destination, Refusal
 from fastrecord.interchange.files.chunks import (
     Block,
+    ChunkFile,
     ChunkSource,
-    OffsetFile,
     Part,
     each,
     items,
     numbers,
+    offset_blocks,
     picture,
     text,
 )
@@ -55,7 +56,7 @@ _LARGEST = (1 << 32) - 1
 
 
 def _open(folders: Sequence[str]) -> Source:
-    files: list[OffsetFile] = []
+    files: list[ChunkFile] = []
     columns: list[tuple[str, str, int | None]] | None = None
     card = None
     for folder in folders:
@@ -96,7 +97,7 @@ def _open(folders: Sequence[str]) -> Source:
     return ChunkSource(files, parts, card.metadata, own=True)
 
 
-def _file(folder: str, shard: Mapping[str, Any], names: Container[str] | None) -> OffsetFile:
+def _file(folder: str, shard: Mapping[str, Any], names: Container[str] | None) -> ChunkFile:
     raw, packed = shard["raw_data"], shard["zip_data"]
     codec = ""
     name, size, count = raw["basename"], raw["bytes"], shard["samples"]
@@ -112,7 +113,7 @@ def _file(folder: str, shard: Mapping[str, Any], names: Container[str] | None) -
     path = inside(folder, name)
     if names is not None and name not in names:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return OffsetFile(path, count, codec, size)
+    return ChunkFile(path, count, partial(offset_blocks, codec=codec, size=size))
 
 
 def _part(name: str, encoding: str, size: int | None) -> Part:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,47 +69,40 @@ class Block:
         return found
 
 
-class ChunkFile(Protocol):
-    """A file of records."""
-
-    path: str
-    count: int
-
-    def blocks(self, start: int) -> Iterator[Block]:
-        """Yield the records from number `start` on, in blocks of about `ROWS_BYTES`.
-
-        Raises:
-            ValueError: the rest cannot be read.
-        """
-
-
 @dataclass(slots=True)
-class OffsetFile:
-    """A file as the module describes it.
+class ChunkFile:
+    """A file of records.
 
     Attributes:
         path: Its path.
         count: The number of its records, as an index says.
-        codec: What compresses it: "zstd", "gzip", "bz2", "brotli", "snappy"; "" without compression.
-        size: Its size in bytes without compression, as an index says.
+        read: Takes path, count and the number of the first record that is wanted; yields blocks of
+            about `ROWS_BYTES`. Raises `ValueError` if the rest cannot be read.
     """
 
     path: str
     count: int
-    codec: str = ""
-    size: int = 0
+    read: Callable[[str, int, int], Iterator[Block]]
 
-    def blocks(self, start: int) -> Iterator[Block]:
-        """See `ChunkFile.blocks`."""
-        if start >= self.count:
-            return
-        with open_file(self.path) as file:
-            whole = size_of(file)
-            stream = _stream(file, self.codec, self.size)
-            offsets = _offsets(stream, self.count)
-            _skip(stream, 4 * (self.count + 2), int(offsets[start]))
-            end = int(offsets[-1]) if self.codec else whole
-            yield from _cut(stream, offsets, range(start, self.count), end)
+
+def offset_blocks(path: str, count: int, start: int, *, codec: str = "", size: int = 0) -> Iterator[Block]:
+    """Read a file as the module describes it.
+
+    Args:
+        path: Its path.
+        count: The number of its records.
+        start: Number of the first one that is wanted.
+        codec: What compresses it: "zstd", "gzip", "bz2", "brotli", "snappy"; "" without compression.
+        size: Its size in bytes without compression, as an index says.
+    """
+    if start >= count:
+        return
+    with open_file(path) as file:
+        whole = size_of(file)
+        stream = _stream(file, codec, size)
+        offsets = _offsets(stream, count)
+        _skip(stream, 4 * (count + 2), int(offsets[start]))
+        yield from _cut(stream, offsets, range(start, count), int(offsets[-1]) if codec else whole)
 
 
 def _cut(stream: Any, offsets: _Ints, records: range, end: int) -> Iterator[Block]:
@@ -127,85 +120,57 @@ def _cut(stream: Any, offsets: _Ints, records: range, end: int) -> Iterator[Bloc
         at = stop
 
 
-@dataclass(slots=True)
-class FramedFile:
-    """A file of LitData with frames of zstd: a head, offsets as if uncompressed, a table of frames.
+def framed_blocks(path: str, count: int, start: int) -> Iterator[Block]:
+    """Read a file of LitData with frames of zstd: a head, offsets as if uncompressed, a table of frames.
 
     Layout: "LDFZ01", two zeros, uint16 version, uint16 flags, uint32 N, uint32 records per frame,
     uint32 number of frames; uint32 offsets[N + 1]; frames, each as uint32 first record, uint32
     records, uint64 place, uint32 compressed size, uint32 size.
-
-    Attributes:
-        path: Its path.
-        count: The number of its records, as an index says.
     """
-
-    path: str
-    count: int
-
-    def blocks(self, start: int) -> Iterator[Block]:
-        """See `ChunkFile.blocks`."""
-        pa = library("pyarrow", "parquet", "a file compressed with zstd")
-        with open_file(self.path) as file:
-            end = size_of(file)
-            head = _read(file, 24)
-            version, count, frames = (
-                head[8],
-                int.from_bytes(head[12:16], "little"),
-                int.from_bytes(head[20:24], "little"),
-            )
-            if not head.startswith(FRAMED) or version != 1 or count != self.count or 4 * count + 24 * frames > end:
-                raise ValueError(f"its head is damaged, or it has {count} records instead of {self.count}")
-            offsets = np.frombuffer(_read(file, 4 * (count + 1)), "<u4").astype(np.int64)
-            table = np.frombuffer(_read(file, 24 * frames), _FRAME).tolist()
-            if (np.diff(offsets) < 0).any():
-                raise ValueError("its table of offsets is damaged")
-            at = 0
-            for first, records, place, packed, size in table:
-                if first != at or at + records > count or size != offsets[at + records] - offsets[at] or packed > end:
-                    raise ValueError("its table of frames is damaged")
-                at += records
-                if at <= start:
-                    continue
-                file.seek(place)
-                stream = pa.CompressedInputStream(pa.BufferReader(_read(file, packed)), "zstd")
-                begin = max(start, first)
-                _skip(stream, int(offsets[first]), int(offsets[begin]))
-                yield from _cut(stream, offsets, range(begin, at), int(offsets[at]))
-            if at != count:
+    pa = library("pyarrow", "parquet", "a file compressed with zstd")
+    with open_file(path) as file:
+        end = size_of(file)
+        head = _read(file, 24)
+        version, found, frames = head[8], int.from_bytes(head[12:16], "little"), int.from_bytes(head[20:24], "little")
+        if not head.startswith(FRAMED) or version != 1 or found != count or 4 * count + 24 * frames > end:
+            raise ValueError(f"its head is damaged, or it has {found} records instead of {count}")
+        offsets = np.frombuffer(_read(file, 4 * (count + 1)), "<u4").astype(np.int64)
+        table = np.frombuffer(_read(file, 24 * frames), _FRAME).tolist()
+        if (np.diff(offsets) < 0).any():
+            raise ValueError("its table of offsets is damaged")
+        at = 0
+        for first, records, place, packed, size in table:
+            if first != at or at + records > count or size != offsets[at + records] - offsets[at] or packed > end:
                 raise ValueError("its table of frames is damaged")
+            at += records
+            if at <= start:
+                continue
+            file.seek(place)
+            stream = pa.CompressedInputStream(pa.BufferReader(_read(file, packed)), "zstd")
+            begin = max(start, first)
+            _skip(stream, int(offsets[first]), int(offsets[begin]))
+            yield from _cut(stream, offsets, range(begin, at), int(offsets[at]))
+        if at != count:
+            raise ValueError("its table of frames is damaged")
 
 
-@dataclass(slots=True)
-class SampleFile:
-    """A file in which each record is compressed with zstd on its own.
-
-    Attributes:
-        path: Its path.
-        count: The number of its records, as an index says.
-    """
-
-    path: str
-    count: int
-
-    def blocks(self, start: int) -> Iterator[Block]:
-        """See `ChunkFile.blocks`."""
-        pa = library("pyarrow", "parquet", "a file compressed with zstd")
-        for block in OffsetFile(self.path, self.count).blocks(start):
-            parts: list[bytes] = []
-            size = 0
-            views = block.views()
-            for number, view in enumerate(views):
-                try:
-                    parts.append(pa.CompressedInputStream(pa.BufferReader(view), "zstd").read())
-                except OSError as err:
-                    if parts:
-                        yield _joined(parts)
-                    raise ValueError(str(err)) from err
-                size += len(parts[-1])
-                if size >= ROWS_BYTES or number + 1 == len(views):
+def sample_blocks(path: str, count: int, start: int) -> Iterator[Block]:
+    """Read a file in which each record is compressed with zstd on its own."""
+    pa = library("pyarrow", "parquet", "a file compressed with zstd")
+    for block in offset_blocks(path, count, start):
+        parts: list[bytes] = []
+        size, views = 0, block.views()
+        for number, view in enumerate(views):
+            try:
+                parts.append(pa.CompressedInputStream(pa.BufferReader(view), "zstd").read())
+            except OSError as err:
+                if parts:
                     yield _joined(parts)
-                    parts, size = [], 0
+                raise ValueError(str(err)) from err
+            size += len(parts[-1])
+            if size >= ROWS_BYTES or number + 1 == len(views):
+                yield _joined(parts)
+                parts, size = [], 0
 
 
 def _joined(parts: Sequence[bytes]) -> Block:
@@ -321,7 +286,8 @@ class ChunkSource(CountedSource):
     def _blocks(self, path: str, skip: int) -> Iterator[tuple[int, Block | None]]:
         yield skip, None
         try:
-            for block in self._files[path].blocks(skip):
+            file = self._files[path]
+            for block in file.read(path, file.count, skip):
                 yield len(block.starts), block
         except ValueError as err:
             raise DamageError(str(err)) from err
