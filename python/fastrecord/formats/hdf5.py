@@ -455,7 +455,7 @@ class Hdf5(Format):
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files."""
         group, chosen = settings.get("group", "/"), listed(settings, "datasets")
-        return Hdf5Source.of(expand(source, self.suffixes), lambda path: _open(path, group, chosen))
+        return Hdf5Source(_open(path, group, chosen) for path in expand(source, self.suffixes))
 
     def refuse(self, schema: Schema) -> Refusal:
         """Refuse lists of anything but numbers, and names that are no paths."""

@@ -62,7 +62,7 @@ class Idx(Format):
         """Open files; the images or labels that belong to one come with it."""
         paths = expand([_only_set(each) if os.path.isdir(each) else each for each in several(source)])
         pairs = list(dict.fromkeys(tuple(sorted([path, *_partners(path)])) for path in paths))
-        return ArraySource.of(pairs, _shard)
+        return ArraySource(map(_shard, pairs))
 
 
 def _shape(head: bytes | memoryview) -> tuple[int, ...] | None:

@@ -366,8 +366,8 @@ class Numpy(Format):
         if isinstance(source, str) and os.path.isdir(source) and Found.at(source).names:
             names = [name for name in sorted(os.listdir(source)) if name.endswith(".npy")]
             if names:
-                return ArraySource.of([source], lambda folder: _open_folder(folder, names), chosen)
-        return ArraySource.of(expand(source, self.suffixes), _open, chosen)
+                return ArraySource([_open_folder(source, names)], chosen)
+        return ArraySource(map(_open, expand(source, self.suffixes)), chosen)
 
     def refuse(self, schema: Schema) -> Refusal:
         """Refuse lists of anything but numbers, and names that cannot be file names."""

@@ -51,7 +51,7 @@ class Torch(Format):
 
     def open(self, source: str | Sequence[str], settings: Mapping[str, str]) -> Source:
         """Open files."""
-        return ArraySource.of(expand(source, self.suffixes), _open, listed(settings, "arrays"))
+        return ArraySource(map(_open, expand(source, self.suffixes)), listed(settings, "arrays"))
 
 
 def _is_safetensors(path: str, head: bytes) -> bool:

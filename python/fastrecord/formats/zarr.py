@@ -49,7 +49,7 @@ class Zarr(Format):
         for path in paths:
             os.stat(path)
         group = settings.get("group", "").strip("/")
-        return ArraySource.of(paths, lambda path: _open(path, group), listed(settings, "arrays"))
+        return ArraySource((_open(path, group) for path in paths), listed(settings, "arrays"))
 
 
 def _open(path: str, group: str) -> Shard:

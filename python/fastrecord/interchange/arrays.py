@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Column:
 
     @classmethod
     def numbers(
-        cls, path: str, origin: str, held: Any, read: Callable[[int, int], Any], chunk: int = 1, setting: str = "arrays"
+        cls, path: str, origin: str, held: Any, read: Callable[[int, int], Any], chunk: int = 1
     ) -> Column | FastRecordError:
         """Return a field of numbers, or why a field cannot hold them.
 
@@ -57,11 +57,10 @@ class Column:
             held: Has the shape and the dtype of the whole array.
             read: Returns rows.
             chunk: Rows that are stored together.
-            setting: The setting that names the arrays to read.
         """
         kind = number_type(held.dtype, held.shape[1:])
         if kind is None:
-            return not_held(path, origin, held.dtype, held.shape[1:], setting)
+            return not_held(path, origin, held.dtype, held.shape[1:])
         return cls(kind, origin, held.shape[0], math.prod(held.shape[1:]) * held.dtype.itemsize, read, chunk)
 
     def rows_after(self, first: int, start: int, end: int) -> Sequence[Any]:
@@ -129,7 +128,7 @@ class ArraySource(CountedSource):
     """Records that are rows of arrays, in one or several files.
 
     Args:
-        shards: The files, in order.
+        shards: The files, in order; if one cannot be opened, the others are closed.
         chosen: Names of the arrays that are read; empty: all.
 
     Attributes:
@@ -141,35 +140,24 @@ class ArraySource(CountedSource):
 
     what = "array", "arrays"
 
-    def __init__(self, shards: Sequence[Shard], chosen: Sequence[str] = ()) -> None:
-        self._shards = list(shards)
+    def __init__(self, shards: Iterable[Shard], chosen: Sequence[str] = ()) -> None:
+        self._shards: list[Shard] = []
         try:
-            self._shards = [self._chosen(shard, chosen) for shard in shards]
+            for shard in shards:
+                self._shards.append(shard)
+            self._shards = [self._chosen(shard, chosen) for shard in self._shards]
             for shard in self._shards:
                 self._check(shard)
         except BaseException:
             self.close()
             raise
-        super().__init__([shard.path for shard in shards], [shard.count for shard in self._shards])
+        super().__init__([shard.path for shard in self._shards], [shard.count for shard in self._shards])
         first = self._shards[0]
         fields = [SourceField(name, column.type, column.origin) for name, column in first.held.items()]
         self.fields = fields if first.own else renamed(fields)
         self.metadata = first.metadata
-        several = len(shards) > 1
-        self.left_out = [f"{each.path}: {what}" if several else what for each in shards for what in each.left_out]
-
-    @classmethod
-    def of(cls, items: Iterable[Any], open_one: Callable[[Any], Shard], chosen: Sequence[str] = ()) -> Self:
-        """Open several files; if one cannot be opened, the others are closed."""
-        shards: list[Shard] = []
-        try:
-            for item in items:
-                shards.append(open_one(item))  # noqa: PERF401 - the ones before an error are closed
-        except BaseException:
-            for shard in shards:
-                shard.close()
-            raise
-        return cls(shards, chosen)
+        several = len(self.paths) > 1
+        self.left_out = [f"{s.path}: {what}" if several else what for s in self._shards for what in s.left_out]
 
     def _chosen(self, shard: Shard, names: Sequence[str]) -> Shard:
         noun, _ = self.what
