@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.loader.skip import SkippedRecord, Skipper, as_skip
+from fastrecord.loader.skip import EpochSkips, SkippedRecord, Skipper, as_skip
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from tests.support.commands import flip
 from tests.support.loading import loader_of, make, photo, write_payloads, write_photos
@@ -158,7 +158,7 @@ def test_a_callable_is_told_before_the_bound_ends_the_epoch(tmp_path: Path) -> N
 @pytest.mark.parametrize("decide", ["skip", lambda *_: None])
 def test_an_error_of_the_disk_is_never_skipped(tmp_path: Path, decide: Any) -> None:
     dataset = fr.FastRecordDataset(write_photos(tmp_path / "train.frec", 4))
-    skips = Skipper(as_skip(decide), dataset).begin(4, may_fall_short=True)
+    skips = EpochSkips(Skipper(as_skip(decide), dataset), 4, may_fall_short=True)
     failure = OSError(errno.EIO, "Input/output error", "train.frec")
     with pytest.raises(OSError, match="Input/output error") as caught:
         skips.keep(np.arange(4), [(2, failure)])

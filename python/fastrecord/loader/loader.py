@@ -29,7 +29,7 @@ from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import Outputs
 from fastrecord.loader.replacements import instead_of_transform, refuse_arguments
-from fastrecord.loader.skip import OnError, SkippedRecord, Skipper, as_skip
+from fastrecord.loader.skip import EpochSkips, OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
@@ -203,9 +203,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             self._counted = self._counted + np.array(plan.counters(), np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"_plan": None, "_clock": Clock(), "_iterations": [], "_skipper": self._skipper.anew()}
+        fresh: dict[str, Any] = {"_plan": None, "_clock": Clock(), "_iterations": []}
         fresh["_counted"], fresh["_traffic"] = np.zeros(_COUNTERS, np.int64), np.zeros(2, np.int64)
-        return {**self.__dict__, **fresh}
+        return {**self.__dict__, **fresh, "_skipper": Skipper(self._skipper.allows, self._dataset)}
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch.
@@ -241,7 +241,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._iterations.append(iteration)
         self._clock.start()
         source = self._source
-        skips = self._skipper.begin(source.epoch_records, may_fall_short=source.may_fall_short)
+        skips = EpochSkips(self._skipper, source.epoch_records, may_fall_short=source.may_fall_short)
         try:
             for group, batches in maker.groups(loading, source, self._clock, skips):
                 for request, part, made in batches:

@@ -126,19 +126,6 @@ class Skipper:
         self.records: list[SkippedRecord] = []
         self.total = 0
 
-    def anew(self) -> Skipper:
-        """Return a new one with the same settings that has skipped nothing."""
-        return Skipper(self.allows, self._dataset)
-
-    def begin(self, records: int, *, may_fall_short: bool) -> EpochSkips:
-        """Begin an iteration.
-
-        Args:
-            records: Number of records of the whole epoch as far as known; the epoch may be longer.
-            may_fall_short: Whether a batch without any remaining record may be left out.
-        """
-        return EpochSkips(self, records, may_fall_short)
-
     def skip(self, row: int, failure: Exception) -> SkippedRecord:
         """Skip a record, or raise its error.
 
@@ -178,11 +165,16 @@ class Skipper:
 class EpochSkips:
     """The skipped records of one iteration.
 
+    Args:
+        skipper: Skips them.
+        records: Number of records of the whole epoch as far as known; the epoch may be longer.
+        may_fall_short: Whether a batch without any remaining record may be left out.
+
     Attributes:
         seen: Records of the batches so far; the batch maker counts them.
     """
 
-    def __init__(self, skipper: Skipper, records: int, may_fall_short: bool) -> None:
+    def __init__(self, skipper: Skipper, records: int, *, may_fall_short: bool) -> None:
         self._skipper, self._records, self._may_fall_short = skipper, records, may_fall_short
         self.seen = 0
         self._count = 0

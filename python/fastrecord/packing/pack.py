@@ -21,7 +21,7 @@ from fastrecord.packing.job import Job, Known
 from fastrecord.packing.options import BadFiles, Fields, Input, Mode, Output, PathLike
 from fastrecord.packing.packer import Packer
 from fastrecord.packing.summary import PackProgress, PackSummary
-from fastrecord.packing.target import class_table, resumes_append
+from fastrecord.packing.target import resumes_append
 from fastrecord.recode import Recode
 from fastrecord.schema import FieldType
 from fastrecord.schema.classes import class_names
@@ -257,8 +257,16 @@ def _known(out: str, output: Output, fields: Fields, upload: Upload | None) -> t
 
 
 def known_classes(fields: Fields) -> Known:
-    """Return the classes of `Fields.classes_from`."""
+    """Return the classes of `Fields.classes_from`.
+
+    Raises:
+        SchemaError: the file has no class names.
+    """
     if fields.classes_from is None:
         return Known()
     where = os.fspath(fields.classes_from)
-    return Known(class_table(where), where)
+    with Reader(where) as reader:
+        names = class_names(reader)
+    if names is None:
+        raise Code.NO_CLASSES.error(f"{where}: the file names no classes, so they cannot be taken from it")
+    return Known(names, where)

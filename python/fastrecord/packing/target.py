@@ -164,19 +164,6 @@ def resumes_append(path: str) -> bool:
         return False
 
 
-def class_table(path: str) -> list[str]:
-    """Return the class names of a file, position = label.
-
-    Raises:
-        SchemaError: the file has no class names.
-    """
-    with Reader(path) as reader:
-        names = class_names(reader)
-    if names is None:
-        raise Code.NO_CLASSES.error(f"{path}: the file names no classes, so they cannot be taken from it")
-    return names
-
-
 def _with_facts(metadata: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in (metadata | dict(facts)).items() if value is not None or name not in facts}
 
