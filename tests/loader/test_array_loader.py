@@ -402,8 +402,6 @@ def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: 
             fr.errors.SchemaError,
             "field 'nowhere' is not one of .* arrays of varying shape",
         ),
-        ({"batch_transform": 3}, TypeError, "batch_transform is a callable, not int"),
-        ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip", a callable or'),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

@@ -32,7 +32,7 @@ from fastrecord.loader.replacements import instead_of_transform, refuse_argument
 from fastrecord.loader.skip import EpochSkips, OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.views import Views, places
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, local_ranks
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
@@ -157,7 +157,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             dataset, batch_size, batch_sampler, shuffle, None if seed is None else integer("seed", seed, 0, WORD)
         )
         self._batch_size = batch_size if batch_size is not None else getattr(batch_sampler, "batch_size", None)
-        self._threads = _default_threads() if threads is None else integer("threads", threads, 1, _MANY)
+        # The ranks of a machine share its CPUs.
+        share = max(1, default_threads() // (local_ranks() or 1))
+        self._threads = share if threads is None else integer("threads", threads, 1, _MANY)
         if not isinstance(delivery, Delivery | None):
             raise TypeError(f"delivery is a fastrecord.Delivery, not {delivery!r}: write delivery=fr.Delivery(...)")
         self._delivery = delivery or Delivery()
@@ -529,9 +531,3 @@ def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:
     """Return the bytes that this process has brought from stores and found in caches, int64 (2,)."""
     moved = [source.traffic() for source in dataset.selection.shards.sources]
     return np.array([sum(brought for brought, _ in moved), sum(found for _, found in moved)], np.int64)
-
-
-def _default_threads() -> int:
-    """Return this process's CPUs divided by torchrun's number of local processes."""
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, default_threads() // max(1, int(processes) if processes.isdecimal() else 1))

@@ -8,7 +8,6 @@ plan, each brings a share of it, the first one gives up, and `Ranks` shows them 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from fastrecord.checks import digest
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, local_ranks
 from fastrecord.sampler.node import NodeOrder
 from fastrecord.store.cache import Hold
 from fastrecord.store.cached_file import CachedFile
@@ -419,13 +418,11 @@ class _Place:
 
 def _place_of(sampler: FastRecordBatchSampler) -> _Place | None:
     """Return where a sampler's rank is; None if it is not known."""
-    launched = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if launched.isdecimal() and int(launched):
-        ranks = int(launched)
-    elif sampler.world_size == 1 or sampler.affinity is not None:
+    ranks = local_ranks()
+    if ranks is None:
+        if sampler.world_size > 1 and sampler.affinity is None:
+            return None  # what started the ranks may have started several on a node
         ranks = sampler.world_size // sampler.nodes
-    else:
-        return None  # what started the ranks may have started several on a node
     nodes = sampler.world_size // ranks
     if nodes * ranks != sampler.world_size or (sampler.affinity is not None and sampler.nodes != nodes):
         return None  # the sampler divides its batches otherwise

@@ -481,6 +481,12 @@ def process_group() -> tuple[int, int] | None:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
+def local_ranks() -> int | None:
+    """Return the number of ranks of this machine, which torchrun sets in `LOCAL_WORLD_SIZE`; None if nothing has."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(text) or None if text.isdecimal() else None
+
+
 def _nodes(affinity: Any, nodes: int | None, world_size: int) -> int:
     """Return the number of nodes for a sampler's arguments; 1 without an affinity."""
     if affinity is None:
@@ -490,10 +496,10 @@ def _nodes(affinity: Any, nodes: int | None, world_size: int) -> int:
     if affinity != "shard":
         raise ValueError(f'affinity is "shard" or None, not {affinity!r}')
     if nodes is None:
-        local = os.environ.get("LOCAL_WORLD_SIZE", "")
-        if world_size > 1 and not (local.isdecimal() and int(local)):
+        local = 1 if world_size == 1 else local_ranks()
+        if local is None:
             raise ValueError("affinity needs the number of nodes: give nodes=, or start the ranks with torchrun")
-        nodes = world_size // int(local) if world_size > 1 else 1
+        nodes = world_size // local
     nodes = integer("nodes", nodes, 1)
     if world_size % nodes:
         raise ValueError(f"nodes is a divisor of world_size, which is {world_size}, not {nodes}")
