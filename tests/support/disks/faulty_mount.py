@@ -141,7 +141,7 @@ class _Server:
     def _read(self, offset: int, size: int) -> bytes:
         try:
             with open(self._bad) as file:
-                start, end = map(int, file.read().split())
+                start, end = map(int, file.read().split() or (0, 0))  # empty while it is written
         except FileNotFoundError:
             start = end = 0
         if offset < end and start < offset + size:
