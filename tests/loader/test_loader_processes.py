@@ -52,7 +52,11 @@ def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_alone_and_the_child_
     assert kind.run(FORK, timeout=110) == f"{[message, 'over', '0', 'True', str(kind.batches + 1)]} True\n"
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("images", "fork"), ("arrays", "fork"), pytest.param("arrays", "spawn", marks=pytest.mark.slow)],
+    indirect=["kind"],
+)
 def test_a_loader_works_in_processes_that_were_started_before_it_iterated(kind: Kind, method: str) -> None:
     loader = kind.make(10, shuffle=True, seed=4)
     context: Any = mp.get_context(method)
@@ -78,6 +82,7 @@ def test_a_loader_pickles_as_its_file_and_snapshot(kind: Kind) -> None:
     assert kind.contents(pickle.loads(data)) == kind.contents(loader)
 
 
+@pytest.mark.parametrize("kind", ["images"], indirect=True)
 def test_an_interrupt_ends_a_loop_that_computes_while_the_threads_wait_for_it(kind: Kind) -> None:
     script = """
         loader = kind.make(1)
