@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=f"no nodes: {why_not()}"),
 ]
 
-RECORDS, GLOBAL_BATCH, EPOCHS = 240, 12, 2
+RECORDS, GLOBAL_BATCH, EPOCHS = 144, 12, 2
 STEPS = RECORDS // GLOBAL_BATCH
 # How soon torchrun gives a silent node up, and how long it waits for another one to join.
 CONF = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=4"
