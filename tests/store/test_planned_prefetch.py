@@ -219,8 +219,10 @@ def _global_batches(ranks: list[list[list[int]]]) -> list[list[int]]:
 
 def _in_threads(work: Callable[[int], None], count: int) -> None:
     with ThreadPoolExecutor(count) as pool:
-        for future in [pool.submit(work, number) for number in range(count)]:
-            future.result()
+        errors = [future.exception() for future in [pool.submit(work, number) for number in range(count)]]
+    # One that fails breaks the barrier at which the others wait.
+    for error in sorted(filter(None, errors), key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
 
 
 @pytest.mark.parametrize(
@@ -265,9 +267,13 @@ def test_all_ranks_of_a_node_download_what_was_planned_for_it(
 
     def run(rank: int) -> None:
         loader = fr.FastRecordLoader(datasets[rank * nodes // ranks], batch_sampler=samplers[rank], threads=1)
-        for _ in range(epochs):
-            seen[rank] += [_records(batch) for batch in loader]
-            barrier.wait()
+        try:
+            for _ in range(epochs):
+                seen[rank] += [_records(batch) for batch in loader]
+                barrier.wait()
+        except BaseException:
+            barrier.abort()
+            raise
 
     _in_threads(run, ranks)
     for node, dataset in enumerate(datasets):
@@ -394,3 +400,28 @@ def test_a_rank_goes_on_when_another_one_is_killed(server: Server, stored: Data,
     dataset = _dataset(server, stored, tmp_path / "cache")
     assert dataset.selection.shards.sources[0].cache.used <= _LIMIT
     assert not list((tmp_path / "cache").glob("*.ranks"))
+
+
+def test_a_rank_that_leaves_while_another_one_looks_for_it_is_waited_for_in_the_next_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, is_free = str(tmp_path), ranks.Ranks._is_free
+    leader = ranks.Ranks.join(folder, "first", 0, 2)
+    other = ranks.Ranks.join(folder, "first", 1, 2)
+    assert other is not None
+
+    def free_by_now(self: ranks.Ranks, rank: int) -> bool:
+        nonlocal leader
+        assert leader is not None
+        leader.leave()
+        leader = None  # its lock ends with its mapping
+        return is_free(self, rank)
+
+    monkeypatch.setattr(ranks.Ranks, "_is_free", free_by_now)
+    assert other.has(0)
+    monkeypatch.undo()
+    other.leave()
+    later = ranks.Ranks.join(folder, "second", 1, 2)
+    assert later is not None
+    assert not later.has(0)
+    later.leave()

@@ -215,7 +215,9 @@ class Ranks:
                 _met[known] = process if _is_running(process) else 0
             _lost.discard(known)
             if state == _HERE and rank != self.rank and self._is_free(rank):
-                _lost.add(known)
+                state = int(self._table[rank, _STATE])  # it may have left meanwhile
+                if state == _HERE:
+                    _lost.add(known)
             return state == _LEFT or known in _lost
         if known in _lost:
             return True
