@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
-from fastrecord.store.cache import Cache
+from fastrecord.store import marks
+from fastrecord.store.cache import _GIVING, Cache
+from fastrecord.store.shard_info import ShardInfo
 from fastrecord.store.shard_source import CachedFolder
 from tests.store.conftest import SCHEMA, Data
 from tests.support.machines.stores import Fault, Server
@@ -68,6 +70,30 @@ def test_what_others_bring_is_given_up_once_it_is_here(tmp_path: Path, monkeypat
     with pytest.raises(fr.FastRecordError, match="bytes are too few: 500,000 bytes more are needed"):
         cache.reserve(500_000)  # no copy counts the bytes, so nothing can be given up
     assert looks == 3
+
+
+def test_a_copy_that_begins_while_others_are_counted_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(str(tmp_path / "cache"), 1_000_000)
+    first, second = (str(tmp_path / "cache" / f"{number:032}-1-00000000.frec") for number in range(2))
+    shard = ShardInfo("train.frec", "0" * 32, 1, 1, 1 << 20, 0)
+
+    def begin(place: str) -> None:
+        page = marks.first_page(shard, None)
+        np.frombuffer(page, marks._ABOUT)["charge"] = 70_000
+        Path(marks.marks_of(place)).write_bytes(page)
+
+    def come(place: str) -> bool:
+        if place == first:
+            begin(second)  # another process, which had room for it
+            cache.settle(70_000, 70_000)
+        return False
+
+    begin(first)
+    cache.reserve(70_000)
+    cache._state[_GIVING] = 1  # one was killed when it gave up
+    monkeypatch.setattr("fastrecord.store.cache.is_busy", come)
+    cache.give_up([])
+    assert cache.used == 140_000
 
 
 def test_a_failed_download_takes_no_space(server: Server, stored: Data, tmp_path: Path) -> None:

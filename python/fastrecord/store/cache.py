@@ -498,15 +498,17 @@ class Cache:
 
     def _count(self, *, alone: bool) -> None:
         """Count what is used, after copies have given back what killed processes have left in them."""
-        names = os.listdir(self._place)
-        places = [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
-        for place in filter(is_busy, places):
+        for place in filter(is_busy, self._copies()):
             if (file := self._found(place)) is not None:
                 file.clear(alone=alone)
         # What becomes a copy's meanwhile counts twice, not never, until the next time.
         waiting = int(self._state[_WAITING].sum())
-        self._state[_USED] = waiting + sum(map(charge_of, places))
+        self._state[_USED] = waiting + sum(map(charge_of, self._copies()))
         self._state[_GIVING] = 0
+
+    def _copies(self) -> list[str]:
+        names = os.listdir(self._place)
+        return [os.path.join(self._place, name.removesuffix(".parts")) for name in names if name.endswith(_MARKS)]
 
     def let_go(self) -> None:
         """Release what this process holds and needs no more."""
