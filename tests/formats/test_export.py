@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -268,6 +270,26 @@ def test_an_empty_file_exports_no_records(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.frec", 0)
     good("export", tmp_path / "in.frec", tmp_path / "out", "-f", "jsonlines")
     assert lines_of(tmp_path / "out")[1] == []
+
+
+def test_shards_that_do_not_reach_the_disk_are_an_error(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    # However many there are: only of small files all are synced at once.
+    module = sys.modules[export.__module__]
+    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(module, "_SMALL", 1, raising=False)
+    with pytest.raises(OSError, match="Input/output error"):
+        export(rows, tmp_path / "out", "jsonlines", shard_size=10_000)
+    assert names(tmp_path) == ["in.frec"]
 
 
 def test_a_failing_progress_function_cancels_the_export(rows: Path, tmp_path: Path) -> None:

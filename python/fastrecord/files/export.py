@@ -31,8 +31,8 @@ from fastrecord.schema.classes import class_names
 
 # A disk with less room than this is full.
 _FULL = 1 << 20
-# A sync for each of more files than this takes longer than one of everything.
-_MANY = 100
+# A sync for each of more files than this, if they are small, takes longer than one of everything, which tells no error.
+_MANY, _SMALL = 100, 1 << 20
 
 
 @dataclass(slots=True)
@@ -267,14 +267,16 @@ def _synced(path: str) -> tuple[int, int]:
     """Sync what lies at a path to the disk, and return the number of files and their size in bytes."""
     below = list(os.walk(path))
     files = [os.path.join(folder, name) for folder, _, names in below for name in names] or [path]
-    if len(files) > _MANY:
+    size = sum(map(os.path.getsize, files))
+    at_once = len(files) > _MANY and size < len(files) * _SMALL
+    if at_once:
         os.sync()
-    for each in files if len(files) <= _MANY else ():
+    for each in () if at_once else files:
         with open(each, "rb") as file:
             os.fsync(file.fileno())
     for folder, _, _ in below:
         sync_folder(folder)
-    return len(files), sum(map(os.path.getsize, files))
+    return len(files), size
 
 
 def _told(err: Exception, staging: Staging) -> Exception:
