@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -110,7 +109,7 @@ def test_pip_shows_the_sentence_and_little_else(machine: Path, tmp_path: Path) -
 
 
 def test_the_source_distribution_brings_its_backend(tmp_path: Path) -> None:
-    subprocess.run([shutil.which("maturin") or "maturin", "sdist", "--out", tmp_path], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "maturin", "sdist", "--out", tmp_path], cwd=ROOT, check=True)
     (made,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(made) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
