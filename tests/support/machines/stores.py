@@ -323,7 +323,7 @@ def serving(
         def do_GET(self) -> None:
             if asked is not None:
                 asked.append((self.path, self.headers.get("authorization")))
-            path = folder / unquote(self.path.partition("?")[0]).removeprefix("/train").lstrip("/")
+            path = folder / unquote(self.path.partition("?")[0]).partition("/train/")[2]
             if not path.is_file():
                 self.send_response(404)
                 self.send_header("content-length", "0")
