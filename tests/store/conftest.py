@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import fastrecord as fr
+from fastrecord._core import crc32c
 from tests.support import packing
 from tests.support.machines.stores import Server, started
 
@@ -43,6 +45,16 @@ def write_shards(folder: Path, *, shards: int = SHARDS, each: int = EACH) -> Pat
         return {"data": payload(number), "label": number % 7, "key": f"record-{number}"}
 
     return packing.write_shards(folder, SCHEMA, shards, each, record)
+
+
+def lose_place(path: Path, record: int) -> None:
+    """Give a record an unknown codec, and the next one a checksum with which that of the column is as before."""
+    content, delta = bytearray(path.read_bytes()), bytes([0xFF, *bytes(27)])
+    at = content.index(struct.pack("<QQQ", content.index(payload(record)[:64]), BYTES, BYTES)) + 28
+    content[at] ^= delta[0]
+    crc = int.from_bytes(content[at + 28 : at + 32], "little") ^ crc32c(delta) ^ crc32c(bytes(len(delta)))
+    content[at + 28 : at + 32] = crc.to_bytes(4, "little")
+    path.write_bytes(content)
 
 
 def data_of(url: str, server: Server, cache: Path | None = None, size: int | str | None = None) -> fr.FastRecordDataset:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import fastrecord as fr
 from fastrecord.store import requests
 from fastrecord.store.requests import RemoteFolder
-from tests.store.conftest import SCHEMA, Data, data_of, payload, write_shards
+from tests.store.conftest import SCHEMA, Data, data_of, lose_place, payload, write_shards
 from tests.support.machines.stores import Fault, Request, Server, listening, serving
 from tests.torture.experiment import ROOT
 
@@ -309,6 +309,15 @@ def test_damage_in_the_store_is_reported_by_record_and_its_neighbours_are_read(s
     assert dataset[8]["data"] == payload(8)
     loader = fr.FastRecordLoader(dataset, 8, on_error="skip")
     assert sum(len(batch["data"]) for batch in loader) == 39
+
+
+def test_a_value_whose_place_is_damaged_keeps_no_others_from_being_read(server: Server, tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "lost", shards=1)
+    lose_place(next(folder.glob("*.frec")), 7)
+    dataset = data_of(server.put_folder("lost", folder), server, tmp_path / "cache")
+    assert [record["data"] for record in dataset.__getitems__([1, 2, 6, 9])] == [*map(payload, (1, 2, 6, 9))]
+    with pytest.raises(fr.errors.CorruptFileError, match=r"record 7.*FR304"):
+        dataset[7]
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -209,7 +209,7 @@ class CachedFile:
         self._marks: Marks | None = None
         self._base_marks: Marks | None = None
         self._all_rows: dict[str, Numbers] = {}
-        self._all_places: tuple[list[str], Numbers, Numbers, Numbers] | None = None
+        self._all_places: tuple[list[str], tuple[Numbers, Numbers, Numbers] | None] | None = None
         self.facts = Facts() if facts is None else facts
         self._looked = self._touched = 0.0
 
@@ -794,43 +794,52 @@ class CachedFile:
 
     def _is_used(self, block: int) -> bool:
         """Return whether something that is here lies in a block."""
-        if self.shard.records > _MOST_PLACES:
+        if (known := self._places()) is None:
             return True
-        starts, ends, places = self._places()
+        starts, ends, places = known
         first, last = np.searchsorted(ends, block, "right"), np.searchsorted(starts, block + PAGE, "left")
         return bool(self._known_marks.every[places[first:last]].any())
 
     def _joined(self, rows: Numbers) -> Ranges:
         """Return the ranges of payloads: those with nothing but padding between them are one."""
         pairs = _pairs(rows)
-        if len(pairs) < 2 or self.shard.records > _MOST_PLACES:
+        if len(pairs) < 2 or (known := self._places()) is None:
             return merged(pairs, 0)
         pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
         starts, ends = pairs[:, 0], np.maximum.accumulate(pairs[:, 0] + pairs[:, 1])
-        between = np.diff(np.searchsorted(self._places()[0], starts)) > 1
+        between = np.diff(np.searchsorted(known[0], starts)) > 1
         apart = (starts[1:] > ends[:-1]) & (between | (starts[1:] > ends[:-1] + _PADDING))
         cuts = np.flatnonzero(apart) + 1
         firsts, lasts = np.r_[0, cuts], np.r_[cuts, len(pairs)] - 1
         return [(int(start), int(end - start)) for start, end in zip(starts[firsts], ends[lasts], strict=True)]
 
-    def _places(self) -> tuple[Numbers, Numbers, Numbers]:
+    def _places(self) -> tuple[Numbers, Numbers, Numbers] | None:
         """Return where parts of the file begin and end, and where their marks are, in order, int64 (N,) each.
 
-        What is no payload has the mark of byte 0, which is not 0.
+        What is no payload has the mark of byte 0, which is not 0. None: they are too many, or not all can be found.
         """
+        if self.shard.records > _MOST_PLACES:
+            return None
         marks = self._known_marks
         known = list(filter(marks.has_columns, marks.payloads))
         if self._all_places is None or self._all_places[0] != known:
-            reader, end = self._open_reader(), self.shard.bytes - PAGE
-            fixed = [(0, PAGE), (end, PAGE), *self._commit_ranges()]
-            fixed += [part for name in marks.fields for part in field_parts(reader, name)]
-            rows = self._rows(marks.places(known, self._numbers()))
-            fixed_rows = np.array([(0, start, length) for start, length in fixed], np.int64)
-            table = np.concatenate([fixed_rows, rows[:, :3], rows[:, [0, 3, 4]]])
-            table = table[table[:, 2] > 0]
-            places, starts, lengths = table[np.argsort(table[:, 1], kind="stable")].T
-            self._all_places = known, starts.copy(), np.maximum.accumulate(starts + lengths), places.copy()
-        return self._all_places[1:]
+            places = None
+            with suppress(CorruptFileError):  # of a value that its record reports
+                places = self._found_places(marks.places(known, self._numbers()))
+            self._all_places = known, places
+        return self._all_places[1]
+
+    def _found_places(self, payloads: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what `_places` does, for all payloads."""
+        reader, end = self._open_reader(), self.shard.bytes - PAGE
+        fixed = [(0, PAGE), (end, PAGE), *self._commit_ranges()]
+        fixed += [part for name in self._known_marks.fields for part in field_parts(reader, name)]
+        rows = self._rows(payloads)
+        fixed_rows = np.array([(0, start, length) for start, length in fixed], np.int64)
+        table = np.concatenate([fixed_rows, rows[:, :3], rows[:, [0, 3, 4]]])
+        table = table[table[:, 2] > 0]
+        places, starts, lengths = table[np.argsort(table[:, 1], kind="stable")].T
+        return starts.copy(), np.maximum.accumulate(starts + lengths), places.copy()
 
     def _open_reader(self) -> Reader:
         if self._reader is None:
