@@ -12,7 +12,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.store import verification
-from tests.store.conftest import Data, payload, write_shards
+from tests.store.conftest import Data, lose_place, payload, write_shards
 from tests.support.commands import failed, good, run
 from tests.support.machines.stores import Fault, Server, serving
 from tests.support.packing import pack_with
@@ -124,6 +124,20 @@ def test_verify_reports_damage_as_of_a_file_here(environment: Server, tmp_path: 
     assert [value["key"] for value in found["damaged"]] == ["record-7", "record-30"]
     assert f"{url}: damaged: 2 errors" in run("verify", url).stdout
     assert lines(run("verify", "--deep", "--json", url).stdout) == [found]
+
+
+def test_verify_goes_on_after_a_value_whose_place_is_damaged(environment: Server, tmp_path: Path) -> None:
+    path = next(write_shards(tmp_path / "lost", shards=1).glob("*.frec"))
+    lose_place(path, 7)
+    url = environment.put("lost.frec", path)
+    (here,) = lines(run("verify", "--json", path).stdout)
+    assert [value["record"] for value in here["damaged"]] == [7, 8]
+    (found,) = lines(run("verify", "--json", url).stdout)
+    for report in (found, here):
+        report["errors"].sort()
+        report["damaged"].sort(key=lambda value: value["record"])
+        report["codes"].sort()
+    assert json.dumps(found).replace(url, "?") == json.dumps(here).replace(str(path), "?")
 
 
 @pytest.mark.parametrize("kind", ["flip", "cut", "short", "503"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,18 +67,20 @@ def verify(
     fields = [name for name in file.reader.schema if _has_columns(file, name, report)]
     fields = [name for name in fields if name in payload_fields(file.reader)]
 
-    def bring(window: tuple[Numbers, int]) -> tuple[Numbers, int]:
-        file.need(fields, window[0], tight=True)
+    def bring(window: _Window) -> _Window:
+        file.need(window.fields, window.records, tight=True)
         return window
 
-    for records, size in in_order(bring, _windows(file.reader, fields), 1, "fastrecord-verify"):
-        for name, damaged in file.damaged(fields, records):
+    for window in in_order(bring, _windows(file.reader, fields), 1, "fastrecord-verify"):
+        for one in window.lost:
+            report.note(*one)
+        for name, damaged in file.damaged(window.fields, window.records):
             for record in damaged.tolist():
                 report.note_value(record, name)
-        report.bytes += size
+        report.bytes += window.bytes
         if not deep:
-            file.forget(fields, records)
-            file.free(fields, records)
+            file.forget(window.fields, window.records)
+            file.free(window.fields, window.records)
         if progress is not None:
             progress(report.bytes, file.shard.bytes)
     return file.reader.verify(deep=True) if deep else report.to_dict()
@@ -94,16 +96,51 @@ def _has_columns(file: CachedFile, name: str, report: _Report) -> bool:
         return False
 
 
-def _windows(reader: Reader, fields: Sequence[str]) -> Iterator[tuple[Numbers, int]]:
-    """Yield all records in portions, with the bytes of their values."""
+class _Window(NamedTuple):
+    """Payloads that are brought together.
+
+    Attributes:
+        fields, records: Of these.
+        bytes: Of their values.
+        lost: What is wrong with payloads that cannot be found, with their records and fields.
+    """
+
+    fields: Sequence[str]
+    records: Numbers
+    bytes: int
+    lost: Sequence[tuple[str, int, str]] = ()
+
+
+def _windows(reader: Reader, fields: Sequence[str]) -> Iterator[_Window]:
+    """Yield all records in portions; one of which a payload cannot be found is alone."""
     for start in range(0, len(reader), _RUN):
         records = np.arange(start, min(start + _RUN, len(reader)))
-        parts = [payload_parts(reader, name, records).reshape(-1, 4) for name in fields]
+        lost: dict[int, dict[str, str]] = {}
+        parts = [_parts(reader, name, records, lost) for name in fields]
         values = sum((part[:, 1] for part in parts), np.zeros(len(records), np.int64))
         sides = sum((part[:, 3] for part in parts), np.zeros(len(records), np.int64))
         window = np.cumsum(values + sides) // _WINDOW
+        whole = ~np.isin(records, list(lost))
         for at in np.split(np.arange(len(records)), np.flatnonzero(np.diff(window)) + 1):
-            yield records[at], int(values[at].sum())
+            good = at[whole[at]]
+            yield _Window(fields, records[good], int(values[good].sum()))
+        for record, errors in lost.items():
+            rest = [name for name in fields if name not in errors]
+            notes = [(error, record, name) for name, error in errors.items()]
+            yield _Window(rest, records[[record - start]], int(values[record - start]), notes)
+
+
+def _parts(reader: Reader, name: str, records: Numbers, lost: dict[int, dict[str, str]]) -> Numbers:
+    """Return where payloads lie, int64 (N, 4); those that cannot be found are added to `lost`, and have no bytes."""
+    with suppress(CorruptFileError):
+        return payload_parts(reader, name, records).reshape(-1, 4)
+    parts = np.zeros((len(records), 4), np.int64)
+    for at, record in enumerate(records.tolist()):
+        try:
+            parts[at] = payload_parts(reader, name, [record])
+        except CorruptFileError as error:
+            lost.setdefault(record, {})[name] = str(error)
+    return parts
 
 
 class _Report:
