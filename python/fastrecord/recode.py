@@ -76,8 +76,7 @@ class Recode:
     @property
     def changes(self) -> bool:
         """Whether any image may be changed, or gets side bytes."""
-        given = any(x is not None for x in (self.short_side, self.max_side, self.crop_ready))
-        return self.raw or self.crop_index or given
+        return bool(self.settings())  # none of them is set for nothing
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that are set."""
@@ -85,7 +84,8 @@ class Recode:
 
     def entry(self) -> dict[str, Any]:
         """Return the entry for a file's metadata, without unset settings."""
-        return {"recode": self.settings()} if self.changes else {}
+        settings = self.settings()
+        return {"recode": settings} if settings else {}
 
     @classmethod
     def from_json(cls, settings: object) -> Self:
