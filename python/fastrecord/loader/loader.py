@@ -35,7 +35,7 @@ from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, local_ranks
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
-from fastrecord.transforms import Geometry, RandomCrop, RandomResizedCrop
+from fastrecord.transforms import Geometry
 from fastrecord.transforms.batch_info import BatchInfo
 
 # Geometry of the images, or of the images of each field.
@@ -297,7 +297,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def _moves_images(self) -> bool:
         """Return whether images are cropped or mirrored at random."""
         geometries = self._image.values() if isinstance(self._image, Mapping) else [self._image]
-        return self._flip or any(isinstance(geometry, RandomResizedCrop | RandomCrop) for geometry in geometries)
+        return self._flip or any(geometry.random for geometry in geometries if geometry is not None)
 
     def _warn_of_places(self) -> None:
         """Warn once of boxes and the like in batches whose images are cropped or mirrored at random."""

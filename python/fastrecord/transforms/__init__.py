@@ -63,6 +63,8 @@ class Geometry:
 
     size: Size
     kind: ClassVar[str]
+    # Whether the part that is shown is drawn at random.
+    random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", height_and_width(self.size))
@@ -93,6 +95,7 @@ class RandomResizedCrop(Geometry):
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     kind = "random_resized_crop"
+    random = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,6 +165,7 @@ class RandomCrop(Geometry):
 
     padding: int = 0
     kind = "random_crop"
+    random = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
