@@ -292,11 +292,16 @@ def before(port: int, secret: str = "test") -> Iterator[Server]:
         yield server
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # With 5, Linux drops connections that come while the tests' own threads run: each waits a second or much longer.
+    request_queue_size = 128
+
+
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """Answer requests in threads; yield the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
