@@ -1,8 +1,9 @@
-"""Checks of arguments that several folders share: integers, flags, seeds and counts."""
+"""Checks of arguments that several folders share: integers, flags, seeds and counts; the ranks of a machine."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,3 +63,9 @@ def byte_count(name: str, value: Any) -> int:
     power = "_kMGTP".index((prefix or "_").replace("K", "k"))
     scale = (1024 if binary else 1000) ** power
     return integer(name, int(float(number.replace(",", "").replace("_", "")) * scale), 1, MOST)
+
+
+def local_ranks() -> int | None:
+    """Return the number of ranks of this machine, which torchrun sets in `LOCAL_WORLD_SIZE`; None if nothing has."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(text) or None if text.isdecimal() else None

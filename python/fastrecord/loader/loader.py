@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import LoadPlan, default_threads
-from fastrecord.checks import WORD, flag, integer
+from fastrecord.checks import WORD, flag, integer, local_ranks
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.labels import lie_in_runs
 from fastrecord.dataset.shards import Paths
@@ -32,7 +32,7 @@ from fastrecord.loader.replacements import instead_of_transform, refuse_argument
 from fastrecord.loader.skip import EpochSkips, OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.views import Views, places
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, local_ranks
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
 from fastrecord.transforms import Geometry

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord.checks import digest
+from fastrecord.checks import digest, local_ranks
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.loader.batch_source import BatchRequest
 from fastrecord.loader.stats import Clock
-from fastrecord.sampler.batch_sampler import FastRecordBatchSampler, local_ranks
+from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.node import NodeOrder
 from fastrecord.store.cache import Hold
 from fastrecord.store.cached_file import CachedFile

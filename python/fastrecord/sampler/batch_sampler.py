@@ -6,7 +6,6 @@ Does not read payloads; holds no permutation.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import torch.distributed
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from fastrecord.checks import MOST, WORD, integer
+from fastrecord.checks import MOST, WORD, integer, local_ranks
 from fastrecord.fixed import Fixed
 from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
@@ -479,12 +478,6 @@ def process_group() -> tuple[int, int] | None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-
-def local_ranks() -> int | None:
-    """Return the number of ranks of this machine, which torchrun sets in `LOCAL_WORLD_SIZE`; None if nothing has."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(text) or None if text.isdecimal() else None
 
 
 def _nodes(affinity: Any, nodes: int | None, world_size: int) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import FastRecordError, crc32c
+from fastrecord.checks import local_ranks
 from fastrecord.errors import Code
 from fastrecord.store import ranks
 from fastrecord.store.address import Url
@@ -369,7 +370,7 @@ class Cache:
             ask: Returns the object, or None if it still has an ETag.
         """
         path = os.path.join(self._place, hashlib.sha256(url.encode()).hexdigest()[:32] + ".json")
-        together = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) > 1
+        together = (local_ranks() or 1) > 1
         with self._manifest_lock():
             known = self._known_manifest(path)
             if known is not None and together and 0 <= known[2] < _TOGETHER:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from fastrecord import FastRecordError
+from fastrecord.checks import local_ranks
 from fastrecord.train.config import DeviceKind, Parallel, TrainError, one_line
 
 T = TypeVar("T")
@@ -155,7 +156,7 @@ def start_ranks(device: DeviceKind, *, parallel: Parallel = "ddp", timeout: floa
     launched = dist.is_available() and ("WORLD_SIZE" in os.environ and "RANK" in os.environ)
     joined = dist.is_available() and dist.is_initialized()
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched or joined else 0
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched or joined else 1
+    local_world_size = (local_ranks() or 1) if launched or joined else 1
     if parallel == "dp":
         world_size = dist.get_world_size() if joined else int(os.environ["WORLD_SIZE"]) if launched else 1
         _check_data_parallel(device, world_size)
