@@ -68,7 +68,7 @@ class Fields:
             keep, or the names of the values of tuples.
         types: Store a field as another type: name in the file -> `FieldType`, or text such as int32,
             string or array(float32, (3, None)).
-        fill: Store a value in the place of a null: name in the file -> value, such as label=-1. By
+        fill: Store a value instead of a null: name in the file -> value, such as label=-1. By
             default a record with a null is a bad one.
         compression: Compress arrays, bytes, json and lists. auto measures the first ones and may
             choose none.
