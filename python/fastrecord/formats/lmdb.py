@@ -512,7 +512,7 @@ class LmdbDestination(Destination):
     def begin(self, path: str) -> None:
         """Begin a file."""
         self._room = _FIRST_ROOM
-        # Nobody else has the file yet, so it needs no locks and no syncs.
+        # No other process can open the file before it is finished: locks and syncs would be wasted.
         # As bytes: the package takes no name that the locale's encoding lacks.
         self._env = self._library.open(
             os.fsencode(path),

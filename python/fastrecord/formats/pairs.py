@@ -255,7 +255,7 @@ class PairSource(FileSource):
         return scale
 
     def _common_scale(self) -> tuple[int | None, NDArray[np.int64]]:
-        """Return the scale of most good pairs, None if that is no whole number, and the pairs with another one."""
+        """Return the most frequent scale of good pairs (None: not a whole number), and the pairs of other scales."""
         import numpy as np
 
         good = np.flatnonzero(self._good())

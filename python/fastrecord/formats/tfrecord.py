@@ -343,7 +343,7 @@ class _Values:
                 yield row, "the shape of an array is missing"
 
     def read(self, first: int, end: int) -> Sequence[Any]:
-        """Return the values of records, none of which is a misfit.
+        """Return the values of consecutive records without misfits.
 
         Raises:
             ValueError: one cannot be read.

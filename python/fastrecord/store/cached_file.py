@@ -816,7 +816,8 @@ class CachedFile:
     def _places(self) -> tuple[Numbers, Numbers, Numbers] | None:
         """Return where parts of the file begin and end, and where their marks are, in order, int64 (N,) each.
 
-        What is no payload has the mark of byte 0, which is not 0. None: they are too many, or not all can be found.
+        Parts that are not payloads have the mark of byte 0, which is never 0. None: there are too many parts, or
+        some cannot be found.
         """
         if self.shard.records > _MOST_PLACES:
             return None

@@ -85,7 +85,7 @@ class Marks:
         self._columns[self.fields.index(field)] = value
 
     def places(self, fields: Iterable[str], records: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers in `every` of payloads of records: those of one field after the other, int64 (N,)."""
+        """Return the positions in `every` of the marks of payloads, field by field, int64 (N,)."""
         known = list(self.payloads)
         firsts = [self._first + known.index(name) * self._records for name in fields if name in self.payloads]
         return np.add.outer(np.array(firsts, np.int64), records).ravel()

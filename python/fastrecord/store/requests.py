@@ -494,7 +494,7 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 @cache
 def _threads(process: int, count: int) -> Threads:
-    """Return the threads for requests, or the one that makes those of the main thread."""
+    """Return the threads that make requests; with a count of 1, the one that works for the main thread."""
     del process  # a forked child has threads of its own
     return Threads(count, "fastrecord-store")
 

@@ -50,7 +50,7 @@ def open_url(url: str, store: Store | None = None) -> CachedFile:
 def verify(
     file: CachedFile, progress: Callable[[int, int], object] | None = None, *, deep: bool = False
 ) -> dict[str, Any]:
-    """Check every checksum, and return a report like that of `Reader.verify`.
+    """Check every checksum, and return the report that `Reader.verify` would return.
 
     Each byte is read once, again only if it differs from its checksum. Of a damaged column, the
     first place is named.
@@ -112,7 +112,7 @@ class _Window(NamedTuple):
 
 
 def _windows(reader: Reader, fields: Sequence[str]) -> Iterator[_Window]:
-    """Yield all records in portions; one of which a payload cannot be found is alone."""
+    """Yield all records in portions. A record with a payload that cannot be found has a portion of its own."""
     for start in range(0, len(reader), _RUN):
         records = np.arange(start, min(start + _RUN, len(reader)))
         lost: dict[int, dict[str, str]] = {}

@@ -45,7 +45,7 @@ class TrainConfig:
 
     Attributes:
         train: Packed file, glob, or several files, to train on.
-        val: Packed files to evaluate on after every epoch. By default there is no evaluation.
+        val: Packed files for an evaluation after every epoch. By default nothing is evaluated.
         cache: For URLs: a folder on a local disk that keeps what was read.
         cache_size: Bytes of the cache at most, such as "500GiB". By default all that is read.
         model: Name of a torchvision classifier.

@@ -22,7 +22,7 @@ from fastrecord.schema import FieldType
 
 _INT64 = range(-(2**63), 2**63)
 _INTEGER = re.compile(r"[+-]?\d{1,39}", re.ASCII)
-# A number does not keep leading zeros, as those of an identifier.
+# An identifier may begin with zeros, which a number would lose.
 _ZEROS = re.compile(r"\s*[+-]?0\d")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NAMES_BEGIN = "begin the list with the row `path,class`"
