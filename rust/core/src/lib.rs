@@ -24,6 +24,7 @@
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64", unix)))]
 compile_error!("fastrecord needs a 64-bit little-endian Unix: views of the file are handed out as they lie in it");
 
+pub mod augment;
 mod build_info;
 mod codec;
 mod control;

@@ -15,7 +15,7 @@ use crate::convert::verify::Check;
 use crate::error::{not_decoded, to_py, without_gil};
 use crate::read::reader::Reader;
 
-type Array<'py> = Bound<'py, PyArray3<u8>>;
+pub(crate) type Array<'py> = Bound<'py, PyArray3<u8>>;
 
 pub(crate) fn array(py: Python<'_>, height: u32, width: u32, pixels: Vec<u8>) -> PyResult<Array<'_>> {
     PyArray1::from_vec(py, pixels).reshape([height as usize, width as usize, 3])

@@ -4,6 +4,7 @@
 #![allow(clippy::doc_markdown)] // docstrings follow Python's conventions
 #![allow(clippy::needless_pass_by_value)] // Python passes arguments by value
 
+mod augment;
 mod build_info;
 mod convert;
 mod copier;
@@ -68,6 +69,8 @@ mod _core {
 
     #[pymodule_export]
     use super::{default_threads, deliver_events, image_size, permute};
+    #[pymodule_export]
+    use crate::augment::Recipe;
     #[pymodule_export]
     use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_kinds};
     #[pymodule_export]

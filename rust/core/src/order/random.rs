@@ -25,6 +25,9 @@ pub struct Random {
     state: u64,
 }
 
+/// Separates the operations on an image from each other: "step" in ASCII.
+const OPERATION: u64 = 0x7374_6570;
+
 impl Random {
     /// Creates the generator. Every bit of each argument matters: seed 0, epoch 1 is unrelated to
     /// seed 1, epoch 0.
@@ -34,6 +37,16 @@ impl Random {
 
     fn keyed(purpose: u64, words: &[u64]) -> Self {
         Self { state: words.iter().fold(mix(purpose), |key, &word| extended(key, word)) }
+    }
+
+    /// Returns a number that stands for some words, as a key of its own.
+    pub(crate) fn key(words: &[u64]) -> u64 {
+        Self::keyed(OPERATION, words).state
+    }
+
+    /// Returns the numbers of an operation on the same record.
+    pub(crate) fn keyed_by(&self, key: u64) -> Self {
+        Self { state: extended(self.state, key) }
     }
 
     /// Returns the next 64 bits.

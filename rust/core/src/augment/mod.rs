@@ -1,0 +1,31 @@
+//! Augmentation: a recipe of torchvision's operations, drawn for each record and applied to its pixels.
+//! May import `order`.
+//!
+//! [`Recipe`] is what a user asks for, checked once. [`Recipe::draw`] decides every number of it for one
+//! record: a list of [`Step`]s, which is a pure function of seed, epoch and position. Each kernel is a
+//! file of its own; it knows nothing of random numbers. Values are those of torchvision's v2 on uint8
+//! tensors: tests compare them.
+
+mod auto;
+mod blur;
+mod canvas;
+mod flip;
+mod floats;
+mod grey;
+mod hue;
+mod jitter;
+mod mix;
+mod op;
+mod planes;
+mod recipe;
+mod sharpness;
+mod step;
+mod tone;
+mod vector;
+mod warp;
+
+pub use canvas::Canvas;
+pub use floats::{FloatType, ToFloat};
+pub use recipe::{Drawn, Recipe};
+pub use step::Step;
+pub use warp::Interpolation;

@@ -1,0 +1,85 @@
+//! `Step`: what is done to one image, with every number decided.
+
+use serde::{Deserialize, Serialize};
+
+use super::canvas::Canvas;
+use super::warp::{Interpolation, Warp, inverse_affine};
+use super::{blur, flip, grey, hue, mix, sharpness, tone};
+
+/// A change of an image. A record's steps are a pure function of its position, so that they can be
+/// computed again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+#[allow(missing_docs)] // torchvision's names
+pub enum Step {
+    HorizontalFlip,
+    VerticalFlip,
+    Brightness { factor: f64 },
+    Contrast { factor: f64 },
+    Saturation { factor: f64 },
+    Hue { factor: f64 },
+    Sharpness { factor: f64 },
+    Grayscale,
+    Posterize { bits: u32 },
+    Solarize { threshold: f64 },
+    Invert,
+    Autocontrast,
+    Equalize,
+    /// Sizes in pixels, x first.
+    Blur { kernel: (usize, usize), sigma: (f64, f64) },
+    /// Degrees and pixels, x first. Without a centre it turns around the middle.
+    Affine {
+        angle: f64,
+        translate: (f64, f64),
+        scale: f64,
+        shear: (f64, f64),
+        center: Option<(f64, f64)>,
+        interpolation: Interpolation,
+        fill: Option<[u8; 3]>,
+    },
+    Perspective { coefficients: [f64; 8], interpolation: Interpolation, fill: Option<[u8; 3]> },
+    /// The sum of the image and of what each chain makes of it, weighted.
+    Mix { own: f64, chains: Vec<(f64, Vec<Step>)> },
+    /// A part gets one colour: in bytes, or in floats after their conversion.
+    Erase { x: usize, y: usize, width: usize, height: usize, value: [f64; 3] },
+}
+
+impl Step {
+    /// Changes the image.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    pub fn apply(&self, canvas: &mut Canvas) {
+        match *self {
+            Self::HorizontalFlip => flip::horizontal(canvas),
+            Self::VerticalFlip => flip::vertical(canvas),
+            Self::Brightness { factor } => tone::brightness(canvas, factor),
+            Self::Contrast { factor } => tone::contrast(canvas, factor),
+            Self::Saturation { factor } => grey::saturation(canvas, factor),
+            Self::Hue { factor } => hue::hue(canvas, factor),
+            Self::Sharpness { factor } => sharpness::sharpness(canvas, factor),
+            Self::Grayscale => grey::grayscale(canvas),
+            Self::Posterize { bits } => tone::posterize(canvas, bits),
+            Self::Solarize { threshold } => tone::solarize(canvas, threshold),
+            Self::Invert => tone::invert(canvas),
+            Self::Autocontrast => tone::autocontrast(canvas),
+            Self::Equalize => tone::equalize(canvas),
+            Self::Blur { kernel, sigma } => blur::blur(canvas, kernel, sigma),
+            Self::Affine { angle, translate, scale, shear, center, interpolation, fill } => {
+                let (width, height) = canvas.size();
+                let center = center.map_or((0.0, 0.0), |(x, y)| (x - width as f64 * 0.5, y - height as f64 * 0.5));
+                let matrix = inverse_affine(center, angle, translate, scale, shear);
+                Warp { matrix, centered: true, interpolation, fill }.apply(canvas);
+            }
+            Self::Perspective { coefficients, interpolation, fill } => {
+                let matrix = coefficients.map(|value| value as f32);
+                Warp { matrix, centered: false, interpolation, fill }.apply(canvas);
+            }
+            Self::Mix { own, ref chains } => mix::mix(canvas, own, chains),
+            Self::Erase { x, y, width, height, value } => {
+                let (pitch, value) = (canvas.size().0, value.map(|value| grey::byte(value as f32)));
+                for row in canvas.pixels_mut().as_chunks_mut::<3>().0.chunks_mut(pitch).skip(y).take(height) {
+                    row[x..x + width].fill(value);
+                }
+            }
+        }
+    }
+}
