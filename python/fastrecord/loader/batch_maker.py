@@ -212,7 +212,10 @@ class BatchMaker:
 
     def _view(self, made: Columns, read: Columns) -> Any:
         """Return a batch: a dict of its columns, or in image mode `(images, labels, *extra)`."""
-        images = {name: self._destination.show(made[name]) for name in self.outputs.images}
+        images = {
+            name: made[name] if name in self.outputs.planar else self._destination.show(made[name])
+            for name in self.outputs.images
+        }
         found = made | images | {name: self._destination.send(value) for name, value in read.items()}
         columns = {name: found[name] for name in self.outputs.fields}
         if self._dataset.fields is not None:

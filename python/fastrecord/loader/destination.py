@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastrecord.loader.delivery import Delivery
-from fastrecord.transforms import Normalize
+from fastrecord.transforms import Normalize, ToFloat
 
 
 class Destination:
@@ -36,7 +36,7 @@ class Destination:
         # A process that is forked after CUDA was used cannot pin memory.
         self._pin_in_fork = delivery.pin_memory is True or self._on_cuda
         self._dtype = delivery.dtype
-        self.in_threads = Normalize(dtype=delivery.dtype) if delivery.dtype is not None and not self.copies else None
+        self.in_threads = ToFloat(delivery.dtype) if delivery.dtype is not None and not self.copies else None
         self._stream: Any = None
         self._normalize: Normalize | None = None
 

@@ -39,13 +39,10 @@ class Foreign:
         dataset: The records.
         fields: Image field of each output.
         decoding: As for the data set.
-        values: What each byte becomes in each channel, (256, 3); None: it stays.
     """
 
-    def __init__(
-        self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding, values: torch.Tensor | None
-    ) -> None:
-        self._dataset, self._fields, self._decoding, self._values = dataset, tuple(fields), decoding, values
+    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding) -> None:
+        self._dataset, self._fields, self._decoding = dataset, tuple(fields), decoding
 
     def fill(
         self, request: BatchRequest, clock: Clock, load: Load, images: Sequence[torch.Tensor], failures: Failures
@@ -56,7 +53,7 @@ class Foreign:
             request: The request.
             clock: Counts the decoded images.
             load: The batch that the threads made.
-            images: First of all columns, (B, height, width, 3) in host memory: bytes, or their values.
+            images: First of all columns, (B, ...) in host memory.
             failures: Slots of the batch, with the core's errors.
         """
         left: Failures = []
@@ -73,16 +70,12 @@ class Foreign:
             except (FastRecordError, OSError) as error:
                 left.append((slot, error))
                 continue
-            for image, pixels in zip(images[: len(made)], made, strict=True):
-                image[slot] = self._valued(torch.from_numpy(pixels))
+            for image, row in zip(images[: len(made)], made, strict=True):
+                image[slot].view(-1).view(torch.uint8).copy_(torch.from_numpy(row))
             kinds[kind] += 1
         if kinds:
             self._report(kinds, len(request.rows), clock)
         return left
-
-    def _valued(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return what pixels (height, width, 3) become."""
-        return pixels if self._values is None else self._values[pixels.long(), torch.arange(3)]
 
     def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
         """Return a record's images, and the kind of the first image that the core cannot decode.

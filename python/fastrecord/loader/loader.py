@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Never, Self, TypeAlias
 
@@ -35,11 +35,12 @@ from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.schema.roles import check_fields
-from fastrecord.transforms import Geometry
+from fastrecord.transforms import Geometry, Operation, Pipeline, ToFloat
 from fastrecord.transforms.batch_info import BatchInfo
 
-# Geometry of the images, or of the images of each field.
-Geometries: TypeAlias = Geometry | Mapping[str, Geometry]
+# The crop of an image, and what follows it; of all images, or of those of each field.
+Steps: TypeAlias = Geometry | Sequence[Geometry | Operation | ToFloat]
+Images: TypeAlias = Steps | Mapping[str, Steps]
 
 # More threads than this are a mistake.
 _MANY = 1 << 16
@@ -141,7 +142,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
         shuffle: Shuffle | None = None,
         seed: int | None = None,
-        image: Geometries | None = None,
+        image: Images | None = None,
         flip: bool = False,
         batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
@@ -178,11 +179,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _make(self) -> BatchMaker:
         """Return the batch maker for the current arguments."""
-        geometries = _geometries(self._dataset, self._image)
-        if not geometries:
+        pipelines = _pipelines(self._dataset, self._image)
+        if not pipelines:
             given = {"flip": self._flip or None, "dtype": self._delivery.dtype}
             _refuse_images(self._dataset, [name for name, value in given.items() if value is not None])
-        outputs = Outputs(self._dataset, geometries, self._flip, self._destination.in_threads)
+        outputs = Outputs(self._dataset, pipelines, self._flip, self._destination.in_threads)
         single = not isinstance(self._image, Mapping)
         return BatchMaker(self._dataset, outputs, self._destination, self._delivery, single=single)
 
@@ -296,8 +297,8 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _moves_images(self) -> bool:
         """Return whether images are cropped or mirrored at random."""
-        geometries = self._image.values() if isinstance(self._image, Mapping) else [self._image]
-        return self._flip or any(geometry.random for geometry in geometries if geometry is not None)
+        pipelines = self._maker.outputs.pipelines.values()
+        return self._flip or any(pipeline.moves for pipeline in pipelines)
 
     def _warn_of_places(self) -> None:
         """Warn once of boxes and the like in batches whose images are cropped or mirrored at random."""
@@ -319,12 +320,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return self._dataset
 
     @property
-    def image(self) -> Geometries | None:
+    def image(self) -> Images | None:
         """Geometry of the images, or of each field's. Setting it (progressive resizing) affects the next iteration."""
         return self._image
 
     @image.setter
-    def image(self, image: Geometries) -> None:
+    def image(self, image: Images) -> None:
         self._change(_image=image)
 
     @property
@@ -494,8 +495,8 @@ def _refuse_images(dataset: FastRecordDataset, given: list[str]) -> None:
         )
 
 
-def _geometries(dataset: FastRecordDataset, image: Geometries | None) -> Mapping[str, Geometry]:
-    """Return the geometry of each field of images; none for batches of arrays.
+def _pipelines(dataset: FastRecordDataset, image: Images | None) -> Mapping[str, Pipeline]:
+    """Return what becomes of each field of images; none for batches of arrays.
 
     Raises:
         TypeError, ValueError: `image` is no geometry, or contradicts the data set.
@@ -511,20 +512,23 @@ def _geometries(dataset: FastRecordDataset, image: Geometries | None) -> Mapping
         image = {pictures[0]: image}
     if image is None:
         raise ValueError("give image=, such as image=transforms.RandomResizedCrop(224)")
-    geometries: dict[str, Any] = dict(image) if isinstance(image, Mapping) else {dataset.image_field: image}
-    if not geometries:
+    given: dict[str, Any] = dict(image) if isinstance(image, Mapping) else {dataset.image_field: image}
+    if not given:
         raise ValueError("image= names no field")
-    for name, geometry in geometries.items():
-        if not isinstance(geometry, Geometry):
-            instead = instead_of_transform(geometry)
+    pipelines = {}
+    for name, steps in given.items():
+        first, *_ = steps if isinstance(steps, list | tuple) and steps else [steps]
+        if not isinstance(first, Geometry):
+            instead = instead_of_transform(first)
             raise TypeError(
                 f"the geometry of field {name!r} is one of fastrecord.transforms, such as RandomResizedCrop(224), not "
-                f"{type(geometry).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
+                f"{type(first).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
             )
-        if name not in (dataset.fields or geometries):
+        if name not in (dataset.fields or given):
             raise Code.NO_FIELD.error(f"image= names {name!r}, which is not among the data set's fields")
         check_fields(dataset.selection.shards.distinct, name, None, ())
-    return geometries
+        pipelines[name] = Pipeline.of(steps)
+    return pipelines
 
 
 def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from fastrecord._core import CorruptFileError, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.loader.foreign import Failures, Foreign
-from fastrecord.transforms import Geometry, Normalize
+from fastrecord.transforms import Pipeline, ToFloat
 
 # Steps that cost some microseconds at any size are done once for this many bytes of batches ...
 _GROUP_BYTES = 4 << 20
@@ -29,56 +29,56 @@ class Outputs:
 
     Args:
         dataset: The files, the fields of a batch, and how images are decoded.
-        geometries: Field -> geometry of its images; none for batches of arrays.
+        pipelines: Field -> what becomes of its images; none for batches of arrays.
         flip: As the attribute.
-        normalize: What the threads make of images; None: bytes.
+        to_float: What the threads make of images whose pipelines leave them as bytes; None: bytes.
 
     Attributes:
+        pipelines: Field -> what becomes of its images.
         fields: The fields of a batch, in order.
         labels: The field of labels that differ from the stored values.
         kinds: Field that the threads make -> dtype and shape of the value of one record; images come
             first.
         images: Field -> height and width of its images.
+        planar: Fields of images that lie channel by channel.
         group: How many batches are made together at most, and how many records.
         flip: Whether images are mirrored at random.
         decoding: How images are decoded.
         main: The number of the images that may have one channel or a palette: the data set's image field, else the
             first.
-        values: What the threads make of each byte of an image in each channel, as bytes; None: it stays.
         foreign: Decodes images that the core cannot decode; None if they are errors.
     """
 
     def __init__(
         self,
         dataset: FastRecordDataset,
-        geometries: Mapping[str, Geometry],
+        pipelines: Mapping[str, Pipeline],
         flip: bool,
-        normalize: Normalize | None,
+        to_float: ToFloat | None,
     ) -> None:
-        self._dataset, self._geometries = dataset, geometries
+        if to_float is not None:
+            pipelines = {name: pipeline.converted(to_float) for name, pipeline in pipelines.items()}
+        self._dataset, self.pipelines = dataset, pipelines
         self._as_of = dataset.decode, dataset.target_transform
-        self.images = {name: geometry.output for name, geometry in geometries.items()}
+        self.images = {name: pipeline.geometry.output for name, pipeline in pipelines.items()}
         selection, schema = dataset.selection, dataset.readers[0].schema
         labels = (name for name in selection.fields if name != selection.image_field)
-        self.fields = dataset.fields or (*geometries, *labels)
+        self.fields = dataset.fields or (*pipelines, *labels)
         self.labels = self._changed_labels()
-        # What each byte becomes in each channel: (256, 3).
-        values = None if normalize is None or not geometries else _each_byte(normalize)
-        dtype = torch.uint8 if values is None else values.dtype
         self.kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]]
-        self.kinds = {name: (dtype, (*size, 3)) for name, size in self.images.items()}
-        others = [name for name in self.fields if name not in geometries and name != self.labels]
+        self.kinds = {name: (pipeline.dtype, pipeline.shape) for name, pipeline in pipelines.items()}
+        self.planar = {name for name, pipeline in pipelines.items() if pipeline.planar}
+        others = [name for name in self.fields if name not in pipelines and name != self.labels]
         stacked = {name: schema[name] for name in others if schema[name].nbytes is not None}
         for name, kind in stacked.items():
             self.kinds[name] = getattr(torch, kind.dtype or ""), tuple(dim or 0 for dim in kind.shape or ())
         record = sum(kind.nbytes or 0 for kind in stacked.values())
-        self.group = (1, 1) if geometries else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
-        names, field = list(geometries), selection.image_field
+        self.group = (1, 1) if pipelines else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
+        names, field = list(pipelines), selection.image_field
         self.flip, self.main = flip, names.index(field) if field in names else 0
-        self.values = None if values is None else values.view(torch.uint8).numpy().tobytes()
         self.decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
-        pillow = self.decoding.decoder == "auto" and geometries
-        self.foreign = Foreign(dataset, names, self.decoding, values) if pillow else None
+        pillow = self.decoding.decoder == "auto" and pipelines
+        self.foreign = Foreign(dataset, names, self.decoding) if pillow else None
 
     def _changed_labels(self) -> str | None:
         """Return the field of labels that differ from what the files hold, if there is one."""
@@ -102,11 +102,15 @@ class Outputs:
         names = list(self.kinds)
         return LoadPlan(
             [(reader, names) for reader in self._dataset.readers],
-            [self._geometries[name].spec() if name in self._geometries else None for name in names],
+            [self._image(name) if name in self.pipelines else None for name in names],
             images=self,
             verify=self._dataset.verify,
             spares=spares,
         )
+
+    def _image(self, name: str) -> tuple[Any, ...]:
+        pipeline = self.pipelines[name]
+        return pipeline.geometry.spec(), pipeline.recipe(name)
 
     def mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
         """Bring what is damaged in copies from object stores again; return what keeps it here."""
@@ -119,8 +123,3 @@ class Outputs:
         holds = [mend(shards.readers[shard], list(self.kinds), records) for shard, _, records in shards.split(damaged)]
         return [hold for hold in holds if hold is not None]
 
-
-def _each_byte(normalize: Normalize) -> torch.Tensor:
-    """Return what each byte becomes in each channel: (256, 3)."""
-    values: torch.Tensor = normalize(torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256))
-    return values[0, :, 0].T.contiguous()

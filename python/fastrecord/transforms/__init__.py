@@ -1,217 +1,62 @@
-"""Image transforms: geometry descriptions for the loader's threads, and the module `Normalize`.
+"""Image transforms: crops and operations for the loader's threads, and transforms of whole batches.
 
-`PairedRandomCrop` transforms whole batches of pairs of arrays; `BatchInfo` describes the batch to
-such a transform. The geometry is torchvision's: the same boxes from the same distributions, and
-antialiased bilinear resizing. Sizes are an int for a square, or `(height, width)`, in pixels.
-Imports no data set and no loader.
+Names, arguments and defaults are those of torchvision's v2. `PairedRandomCrop` transforms whole
+batches of pairs of arrays; `BatchInfo` describes the batch to such a transform. Imports no data set
+and no loader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
-from torch import nn
-
-from fastrecord.checks import integer
+from fastrecord.transforms.automatic import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from fastrecord.transforms.batch_info import BatchInfo
+from fastrecord.transforms.colours import ColorJitter, GaussianBlur, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomPosterize, RandomSolarize
+from fastrecord.transforms.compose import RandomApply, RandomChoice, RandomOrder
+from fastrecord.transforms.geometry import CenterCrop, Geometry, RandomCrop, RandomResizedCrop, Resize
+from fastrecord.transforms.moves import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
+from fastrecord.transforms.normalize import Normalize
+from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.paired_crop import PairedRandomCrop
-from fastrecord.transforms.size import SIDES, Size, height_and_width
+from fastrecord.transforms.pipeline import Pipeline
+from fastrecord.transforms.size import Size
+from fastrecord.transforms.to_float import IMAGENET_MEAN, IMAGENET_STD, ToFloat
 from fastrecord.transforms.view_info import ViewInfo
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "AugMix",
+    "AutoAugment",
     "BatchInfo",
     "CenterCrop",
+    "ColorJitter",
+    "GaussianBlur",
     "Geometry",
     "Normalize",
+    "Operation",
     "PairedRandomCrop",
+    "Pipeline",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "Size",
+    "ToFloat",
+    "TrivialAugmentWide",
     "ViewInfo",
 ]
-
-# Mean and standard deviation of ImageNet's RGB values in [0, 1], as in torchvision's own training.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""The mean of ImageNet's pixels, red, green and blue, of 1."""
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Their standard deviation, of 1."""
-
-
-def _range(name: str, value: Any) -> tuple[float, float]:
-    try:
-        low, high = (float(number) for number in value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} is two numbers (low, high), not {value!r}") from error
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(f"{name} is (low, high), both above 0, the first not above the second, not {value!r}")
-    return low, high
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Base class of the geometries.
-
-    Attributes:
-        size: Size of the output; stored as (height, width).
-    """
-
-    size: Size
-    kind: ClassVar[str]
-    # Whether the part that is shown is drawn at random.
-    random: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", height_and_width(self.size))
-
-    @property
-    def output(self) -> tuple[int, int]:
-        """Height and width of the output in pixels."""
-        return height_and_width(self.size)
-
-    def spec(self) -> tuple[Any, ...]:
-        """Return the description for the core."""
-        return (self.kind, self.output)
-
-
-@dataclass(frozen=True)
-class RandomResizedCrop(Geometry):
-    """A crop of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
-
-    Attributes:
-        size: Size of the output.
-        scale: Minimum and maximum share of the image's area.
-        ratio: Minimum and maximum of width / height; drawn uniformly in its logarithm.
-
-    Raises:
-        TypeError, ValueError: a size or range is invalid.
-    """
-
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    kind = "random_resized_crop"
-    random = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "scale", _range("scale", self.scale))
-        object.__setattr__(self, "ratio", _range("ratio", self.ratio))
-
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.scale, self.ratio)
-
-
-@dataclass(frozen=True)
-class CenterCrop(Geometry):
-    """The middle of an image: torchvision's `Resize(resize)` and `CenterCrop(size)`.
-
-    Attributes:
-        size: Size of the output.
-        resize: The shorter side is first resized to this many pixels, the longer side in
-            proportion. None: no resizing, and smaller images get a black border.
-
-    Raises:
-        TypeError, ValueError: a size is invalid, or the crop is larger than `resize`.
-    """
-
-    resize: int | None = None
-    kind = "center_crop"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resize is not None and integer("resize", self.resize, 1, SIDES) < max(self.output):
-            raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
-
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.resize)
-
-
-@dataclass(frozen=True)
-class Resize(Geometry):
-    """The whole image, resized to exactly this size: torchvision's `Resize((height, width))`.
-
-    The aspect ratio is not kept.
-
-    Attributes:
-        size: Size of the output. All images of a batch have one size, so an int means a square.
-
-    Raises:
-        TypeError, ValueError: the size is invalid.
-    """
-
-    kind = "resize"
-
-
-@dataclass(frozen=True)
-class RandomCrop(Geometry):
-    """A part of exactly this size at a random place, not resized: torchvision's `RandomCrop`.
-
-    Smaller images get a black border.
-
-    Attributes:
-        size: Size of the output.
-        padding: Width in pixels of the black border that is first added on all sides.
-
-    Raises:
-        TypeError, ValueError: a size is invalid.
-    """
-
-    padding: int = 0
-    kind = "random_crop"
-    random = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "padding", integer("padding", self.padding, 0, SIDES))
-
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.padding)
-
-
-class Normalize(nn.Module):
-    """Normalises uint8 images to about zero mean and unit variance, on any device, also compiled.
-
-    Args:
-        mean, std: One number for each channel, for values in [0, 1].
-        dtype: Type of the result; the computation is in float32.
-
-    Raises:
-        ValueError: the numbers of means and standard deviations differ, or a standard deviation is
-            not above 0.
-        TypeError: `dtype` is not a float type.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(
-        self,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__()
-        if len(mean) != len(std) or not mean or min(std) <= 0:
-            raise ValueError(f"mean and std have a number for each channel, std above 0: not {mean} and {std}")
-        if not getattr(dtype, "is_floating_point", False):
-            raise TypeError(f"dtype is a float type, not {dtype}")
-        self.dtype = dtype
-        # Arguments, not part of a model's state: checkpoints without them load.
-        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return normalised `images`, uint8 (B, C, H, W), in `dtype` and the same memory format."""
-        return ((images - self.mean) / self.std).to(self.dtype)
-
-    def extra_repr(self) -> str:
-        """Describe the arguments."""
-        return f"mean={(self.mean / 255).flatten().tolist()}, std={(self.std / 255).flatten().tolist()}, {self.dtype}"

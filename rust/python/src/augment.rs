@@ -16,7 +16,7 @@ use crate::image::{Array, array};
 /// Raises:
 ///     ValueError: the JSON is no recipe.
 #[pyclass(module = "fastrecord._core", frozen)]
-pub(crate) struct Recipe(CoreRecipe);
+pub(crate) struct Recipe(pub(crate) CoreRecipe);
 
 fn canvas(image: &PyReadonlyArray3<'_, u8>) -> PyResult<Canvas> {
     let &[height, width, 3] = image.shape() else {

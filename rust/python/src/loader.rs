@@ -8,17 +8,17 @@ use fastrecord_core::{
     BufferPool, Error, ImageOptions, Load as CoreLoad, LoadCounters, LoadFile, LoadPlan as CoreLoadPlan, LoadSource,
     Loader, Output, Verify, View, Workload,
 };
-use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::augment::Recipe;
 use crate::convert::buffers::{BatchMemory, lend, release_lent};
 use crate::convert::images::Decoding;
 use crate::convert::indices::positions as numbers;
 use crate::convert::verify::Check;
 use crate::error::{not_decoded, to_py, without_gil};
-use crate::image::array;
 use crate::logging::{deliver, delivered, follow};
 use crate::read::reader::Reader;
 
@@ -53,9 +53,13 @@ fn files_of(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadFi
     files.into_iter().enumerate().map(file).collect()
 }
 
-/// What becomes of a field: None: its values are stacked; else the geometry of its images.
-fn output(given: Option<&Bound<'_, PyTuple>>) -> PyResult<Output> {
-    given.map_or(Ok(Output::Stack), |given| geometry(given).map(Output::Image))
+/// What becomes of a field: None: its values are stacked; else the geometry of its images, and what is
+/// done to their pixels.
+type Given<'py> = Option<(Bound<'py, PyTuple>, Option<PyRef<'py, Recipe>>)>;
+
+fn output(given: &Given<'_>) -> PyResult<Output> {
+    let Some((described, recipe)) = given else { return Ok(Output::Stack) };
+    Ok(Output::Image(geometry(described)?, recipe.as_ref().map(|recipe| recipe.0.clone())))
 }
 
 /// How images are made: a `fastrecord.loader.outputs._Images`.
@@ -64,25 +68,23 @@ struct Images {
     flip: bool,
     decoding: Decoding,
     main: Option<usize>,
-    values: Option<Vec<u8>>,
 }
 
 /// What a loader's threads make of each record: images, and values stacked as they are.
 ///
 /// Args:
 ///     files: Readers, each with the names of its fields, one for each output.
-///     outputs: For each output the geometry of its images, as `fastrecord.transforms` describes it;
-///         None: its values are stacked, which are scalars, or arrays of a fixed shape.
+///     outputs: For each output the geometry of its images, as `fastrecord.transforms` describes it, and a
+///         `Recipe` or None; None: its values are stacked, which are scalars, or arrays of a fixed shape.
 ///     images: How images are made: an object with these attributes. `flip`: mirror half of the
 ///         records at random. `decoding`: a `fastrecord.Decoding`. `main`: the number of the image that
 ///         may be a mask; the others refuse images that may be masks; None: no image refuses them.
-///         `values`: what pixels become in batches: for each byte its values as red, green and blue,
-///         of 1, 2, 4 or 8 bytes each; None: pixels stay bytes. None: the default of each.
+///         None: the default of each.
 ///     verify: When to check payloads against their CRCs, as in `Reader`.
 ///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
 ///     KeyError, TypeError: a field does not exist, or does not hold bytes, or its values differ in
-///     size. ValueError: a geometry is invalid, or the values are.
+///     size. ValueError: a geometry is invalid.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct LoadPlan {
     plan: Arc<CoreLoadPlan>,
@@ -109,16 +111,14 @@ impl LoadPlan {
     #[pyo3(signature = (files, outputs, *, images = None, verify = Check(Verify::Once), spares = 4))]
     fn new(
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
-        outputs: Vec<Option<Bound<'_, PyTuple>>>,
+        outputs: Vec<Given<'_>>,
         images: Option<Images>,
         verify: Check,
         spares: usize,
     ) -> PyResult<Self> {
-        let outputs: Vec<Output> = outputs.iter().map(|given| output(given.as_ref())).collect::<PyResult<_>>()?;
+        let outputs: Vec<Output> = outputs.iter().map(output).collect::<PyResult<_>>()?;
         let images = match images {
-            Some(Images { flip, decoding, main, values }) => {
-                ImageOptions { flip, decode: decoding.options()?, main, values }
-            }
+            Some(Images { flip, decoding, main }) => ImageOptions { flip, decode: decoding.options()?, main },
             None => ImageOptions::default(),
         };
         let plan = CoreLoadPlan::new(files_of(files)?, &outputs, images, verify.0).map_err(to_py)?;
@@ -267,7 +267,7 @@ impl Load {
     ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
     ///         bytes.
     /// Returns:
-    ///     For each image output its pixels, uint8 (height, width, 3).
+    ///     For each image output the bytes of its row in the batch, uint8 (N,).
     /// Raises:
     ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
     ///     mask. Its attribute `output` is the number of the image output.
@@ -276,7 +276,7 @@ impl Load {
         py: Python<'py>,
         slot: usize,
         images: Vec<(Vec<u8>, Option<String>)>,
-    ) -> PyResult<Vec<Bound<'py, PyArray3<u8>>>> {
+    ) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let channels = |name: &Option<String>| match name.as_deref() {
             Some("palette") => Some(Channels::Palette),
             Some("one") => Some(Channels::One),
@@ -289,8 +289,7 @@ impl Load {
             let raised = not_decoded(&error);
             raised.value(py).setattr("output", output).err().unwrap_or(raised)
         })?;
-        let sizes = self.plan.image_sizes().into_iter();
-        made.into_iter().zip(sizes).map(|(pixels, (width, height))| array(py, height, width, pixels)).collect()
+        Ok(made.into_iter().map(|row| PyArray1::from_vec(py, row)).collect())
     }
 
     /// Return which part of its image each output shows; call it after `wait`.

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::augment::{Canvas, Drawn, Recipe, Step};
 use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
@@ -14,7 +15,6 @@ use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Tim
 use crate::load::batch::{Batch, LoadCounters, Task, add, nanos};
 use crate::load::paired::{Lead, follow};
 use crate::load::sources::{LoadSource, Located};
-use crate::load::values::Values;
 use crate::read::payload::resized;
 use crate::read::seen::Verify;
 use crate::read::source::Source;
@@ -35,17 +35,14 @@ pub struct ImageOptions {
     /// would change: images with a palette, and images of one channel that would be resized. `None`:
     /// no image is refused.
     pub main: Option<usize>,
-    /// What the batch holds instead of bytes: the values of byte 0 for red, green and blue, then of
-    /// byte 1, and so on, of 1, 2, 4 or 8 bytes each. Only [`LoadPlan::make_of`] still returns bytes.
-    ///
-    /// [`LoadPlan::make_of`]: crate::LoadPlan::make_of
-    pub values: Option<Vec<u8>>,
 }
 
 /// An output of images.
 #[derive(Debug)]
 pub(super) struct ImageOutput {
     pub(super) geometry: Geometry,
+    /// What is done to its pixels.
+    pub(super) recipe: Option<Recipe>,
     /// Its number among the outputs.
     pub(super) at: usize,
     /// Where its payloads are located.
@@ -62,7 +59,6 @@ pub(super) struct Images {
     flip: bool,
     decode: DecodeOptions,
     verify: Verify,
-    values: Option<Values>,
     /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
     raw: AtomicBool,
 }
@@ -80,9 +76,8 @@ impl Images {
             u64::from(width) * u64::from(height)
         };
         let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
-        let ImageOptions { flip, decode, main, values } = options;
-        let values = values.map(Values::new).transpose()?;
-        Ok(Self { outputs, leader, main, flip, decode, verify, values, raw: AtomicBool::new(false) })
+        let ImageOptions { flip, decode, main } = options;
+        Ok(Self { outputs, leader, main, flip, decode, verify, raw: AtomicBool::new(false) })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -95,13 +90,12 @@ impl Images {
 
     /// Returns the number of each output, and the bytes of its rows.
     pub(super) fn row_bytes(&self) -> impl Iterator<Item = (usize, usize)> {
-        let size = self.values.as_ref().map_or(1, Values::size);
-        self.outputs.iter().map(move |output| (output.at, output.pixel_bytes() * size))
+        self.outputs.iter().map(|output| (output.at, output.bytes()))
     }
 
     pub(super) fn scratch(&self) -> Scratch {
-        let (payload, value, side, pixels) = Default::default();
-        Scratch { decoder: Decoder::new(self.decode), payload, value, side, pixels }
+        let (payload, value, side, canvas) = Default::default();
+        Scratch { decoder: Decoder::new(self.decode), payload, value, side, canvas }
     }
 
     /// Returns the images in processing order: first the one whose crop is drawn.
@@ -141,14 +135,14 @@ impl Images {
         images: &[(&[u8], Option<Channels>)],
         counters: &LoadCounters,
     ) -> std::result::Result<Vec<Vec<u8>>, (usize, DecodeError)> {
-        let mut made: Vec<Vec<u8>> = self.outputs.iter().map(|output| vec![0; output.pixel_bytes()]).collect();
-        let (mut decoder, mut crops) = (Decoder::new(self.decode), self.crops(batch, row));
+        let mut made: Vec<Vec<u8>> = self.outputs.iter().map(|output| vec![0; output.bytes()]).collect();
+        let (mut decoder, mut crops, mut canvas) = (Decoder::new(self.decode), self.crops(batch, row), Canvas::default());
         for number in self.order() {
             let Some(&(data, channels)) = images.get(number) else {
                 let detail = format!("{} images for {} outputs", images.len(), self.outputs.len());
                 return Err((number, DecodeError::Internal { detail }));
             };
-            let timings = crops.make(&mut decoder, number, (data, &[]), channels, &mut made[number]);
+            let timings = crops.make(&mut decoder, &mut canvas, number, (data, &[]), channels, &mut made[number]);
             let timings = timings.map_err(|error| (number, error))?;
             add(&counters.resize_nanos, nanos(timings.resize));
         }
@@ -178,14 +172,7 @@ impl Images {
         for number in self.order() {
             let &ImageOutput { at, place, .. } = &self.outputs[number];
             let extent = &located.extents[place][row];
-            let (decoder, part) = (&mut scratch.decoder, &mut *task.part.bytes[at]);
-            let out = match &self.values {
-                None => &mut *part,
-                Some(values) => {
-                    scratch.pixels.resize(part.len() / values.size(), 0);
-                    &mut scratch.pixels
-                }
-            };
+            let (decoder, canvas, part) = (&mut scratch.decoder, &mut scratch.canvas, &mut *task.part.bytes[at]);
             let (field, side) = (source.fields[at], &located.sides[place][row]);
             let elsewhere = if side.stored == 0 {
                 None
@@ -202,18 +189,13 @@ impl Images {
                 if let Some(side) = elsewhere {
                     parts.1 = side;
                 }
-                crops.make(decoder, number, parts, None, out)
+                crops.make(decoder, canvas, number, parts, None, part)
             };
             let memory = (&mut scratch.payload, &mut scratch.value);
             let made = self.with_payload(counters, memory, (source, field, record), extent, decode)?;
             let timings = made.map_err(|error| source.reader.damaged(field, record, Damage::Image(error)))?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
-            if let Some(values) = &self.values {
-                let start = Instant::now();
-                values.write(&scratch.pixels, part);
-                add(&counters.resize_nanos, nanos(start.elapsed()));
-            }
         }
         Ok(())
     }
@@ -313,9 +295,16 @@ impl Images {
 }
 
 impl ImageOutput {
-    /// Returns the bytes of the pixels, before they become values.
-    fn pixel_bytes(&self) -> usize {
-        3 * self.geometry.size().0 as usize * self.geometry.size().1 as usize
+    /// Returns width and height.
+    fn size(&self) -> (usize, usize) {
+        let (width, height) = self.geometry.size();
+        (width as usize, height as usize)
+    }
+
+    /// Returns the bytes of a row of the batch.
+    fn bytes(&self) -> usize {
+        let to_float = self.recipe.as_ref().and_then(|recipe| recipe.to_float.as_ref());
+        3 * self.size().0 * self.size().1 * to_float.map_or(1, |to_float| to_float.dtype.size())
     }
 }
 
@@ -327,8 +316,8 @@ pub(super) struct Scratch {
     value: Vec<u8>,
     /// Side bytes that lie elsewhere than after the value.
     side: Vec<u8>,
-    /// The pixels of an image before they become values.
-    pixels: Vec<u8>,
+    /// The pixels of an image whose recipe is applied.
+    canvas: Canvas,
 }
 
 /// The part of its image that an output shows.
@@ -369,7 +358,7 @@ impl Crops<'_> {
         Ok(drawn)
     }
 
-    /// Processes one image from its data and side bytes. Call it in the sequence of
+    /// Makes one image from its data and side bytes, and applies its recipe. Call it in the sequence of
     /// [`Images::order`].
     ///
     /// # Errors
@@ -378,9 +367,40 @@ impl Crops<'_> {
     fn make(
         &mut self,
         decoder: &mut Decoder,
+        canvas: &mut Canvas,
+        number: usize,
+        data: (&[u8], &[u8]),
+        channels: Option<Channels>,
+        out: &mut [u8],
+    ) -> std::result::Result<Timings, DecodeError> {
+        let output = &self.plan.outputs[number];
+        let Some(recipe) = &output.recipe else { return self.decode(decoder, number, data, channels, false, out) };
+        let (batch, size) = (self.batch, output.size());
+        let position = batch.positions.get(self.row).copied().unwrap_or_default();
+        let Drawn { steps, after } = recipe.draw(batch.seed, batch.epoch, position, size);
+        // A flip that comes first costs nothing while the image is cropped.
+        let flip = steps.first() == Some(&Step::HorizontalFlip);
+        let mut timings = self.decode(decoder, number, data, channels, flip, canvas.begin(size.0, size.1))?;
+        let start = Instant::now();
+        steps.iter().skip(usize::from(flip)).for_each(|step| step.apply(canvas));
+        if let Some(to_float) = &recipe.to_float {
+            to_float.write(canvas.pixels(), out);
+            after.iter().for_each(|step| to_float.apply(step, size, out));
+        } else {
+            out.copy_from_slice(canvas.pixels());
+        }
+        timings.resize += start.elapsed();
+        Ok(timings)
+    }
+
+    /// Decodes, crops and resizes one image; `flip` mirrors it once more.
+    fn decode(
+        &mut self,
+        decoder: &mut Decoder,
         number: usize,
         (data, side): (&[u8], &[u8]),
         channels: Option<Channels>,
+        flip: bool,
         out: &mut [u8],
     ) -> std::result::Result<Timings, DecodeError> {
         let (plan, batch, row) = (self.plan, self.batch, self.row);
@@ -394,10 +414,11 @@ impl Crops<'_> {
         let mut unfit = None;
         let mut draw = |width, height| {
             batch.note_image(row, number, (width, height));
-            self.of(number, (width, height)).unwrap_or_else(|error| {
+            let (crop, drawn) = self.of(number, (width, height)).unwrap_or_else(|error| {
                 unfit = Some(error);
                 geometry.draw(width, height, false, self.random.clone())
-            })
+            });
+            (crop, drawn != flip)
         };
         let made = match raw_pixels(data) {
             Some(image) => {

@@ -9,5 +9,4 @@ mod paired;
 pub(crate) mod plan;
 pub(crate) mod sources;
 mod stacks;
-mod values;
 mod worker;

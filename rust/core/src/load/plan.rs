@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::augment::Recipe;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::image::{Channels, Geometry};
@@ -14,10 +15,10 @@ use crate::read::seen::Verify;
 use crate::sys::DiskWatch;
 
 /// What becomes of one field of each record.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// An image, decoded, cropped and resized to RGB pixels.
-    Image(Geometry),
+    /// An image, decoded, cropped and resized to RGB pixels, and what is done to them.
+    Image(Geometry, Option<Recipe>),
     /// The value itself, which has a fixed size.
     Stack,
 }
@@ -49,8 +50,10 @@ impl LoadPlan {
                 located.push(at);
                 located.len() - 1
             };
-            match *output {
-                Output::Image(geometry) => images.push(ImageOutput { geometry, at, place: place() }),
+            match output {
+                Output::Image(geometry, recipe) => {
+                    images.push(ImageOutput { geometry: *geometry, recipe: recipe.clone(), at, place: place() });
+                }
                 Output::Stack => {
                     let field = first.field(at, outputs.len())?;
                     let place = first.reader.schema()[field].kind.has_payloads().then(place);
