@@ -44,7 +44,7 @@ _REPLACEMENTS: dict[str, str] = {
     **dict.fromkeys(("hflip", "horizontal_flip"), "write flip=True"),
     **dict.fromkeys(("device", "pin_memory", "dtype", "prefetch", "ragged"), _DELIVERY),
     **dict.fromkeys(("decoder", "truncated", "sixteen_bit", "exif_orientation", "max_pixels"), _DECODING),
-    **dict.fromkeys(("drop_last", "weights", "balance", "num_samples", "rank", "world_size"), _SAMPLER),
+    **dict.fromkeys(("drop_last", "weights", "balance", "num_samples", "repeat", "rank", "world_size"), _SAMPLER),
     **dict.fromkeys(
         (
             "verify",

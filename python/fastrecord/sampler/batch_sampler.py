@@ -19,7 +19,7 @@ from fastrecord.checks import MOST, WORD, integer, local_ranks
 from fastrecord.fixed import Fixed
 from fastrecord.sampler.affinity import Affinity
 from fastrecord.sampler.blocks import Blocks, Shuffle, check_shuffle
-from fastrecord.sampler.draws import make_draw
+from fastrecord.sampler.draws import make_draw, repeated
 from fastrecord.sampler.epoch import Epoch
 from fastrecord.sampler.read_ahead import ReadAhead
 from fastrecord.sampler.shares import Shares
@@ -80,6 +80,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             order. A class's records come in random order, and no record repeats before all of its
             class have come.
         num_samples: With weights, balance or a mix: positions of an epoch. Default: `len(data)`.
+        repeat: Repeated augmentation: each record comes this many times in a row, so mostly in one
+            global batch. A crop depends on the position, so each time is another crop. An epoch has
+            as many positions as without: the first `1 / repeat` of the epoch's order, and other
+            records in the next epoch.
 
     Raises:
         TypeError: an argument has another type; `data` has no length.
@@ -102,6 +106,7 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
         weights: ArrayLike | None = None,
         balance: str | ArrayLike | None = None,
         num_samples: int | None = None,
+        repeat: int = 1,
         affinity: Literal["shard"] | None = None,
         nodes: int | None = None,
     ) -> None:
@@ -123,6 +128,10 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
             raise ValueError(f"weights, balance and mixes draw records at random: leave out shuffle={shuffle!r}")
         if self._draw is None and num_samples is not None:
             raise ValueError("num_samples counts draws with replacement: give weights or balance too, or a mix")
+        self._repeat = integer("repeat", repeat, 1, MOST)
+        if self._repeat > 1 and self._given is not True:
+            raise ValueError(f"repeat is for training on records in random order: leave out shuffle={shuffle!r}")
+        self._draw = repeated(self._draw, self._records, self._repeat)
         # Positions of an epoch.
         self._n = self._records if num_samples is None else integer("num_samples", num_samples, 1, MOST)
         self._seed = integer("seed", seed, 0, WORD)
@@ -313,6 +322,11 @@ class FastRecordBatchSampler(Fixed, Sampler[list[int]]):
     def num_samples(self) -> int:
         """Positions of an epoch: the number of records, or `num_samples` for weights or balance."""
         return self._n
+
+    @property
+    def repeat(self) -> int:
+        """How many times in a row a record comes."""
+        return self._repeat
 
     @property
     def seed(self) -> int:

@@ -1,4 +1,4 @@
-"""`Draw`: which record comes at a position by weight, by class in turn, or by the shares of a mix.
+"""`Draw`: which record comes at a position by weight, by class in turn, by the shares of a mix, or repeatedly.
 
 Pure functions of (seed, epoch, position); only `make_draw` and `class_weights` read data.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastrecord._core import draw_balanced, draw_mixed, draw_weighted
+from fastrecord._core import draw_balanced, draw_mixed, draw_weighted, permute
 from fastrecord.checks import digest
 
 if TYPE_CHECKING:
@@ -94,6 +94,31 @@ def _drawn_in_turns(
     by_class: NDArray[np.int64], ends: NDArray[np.uint64], seed: int, epoch: int, positions: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     return by_class[draw_balanced(ends, seed, epoch, positions)]
+
+
+def repeated(draw: Draw | None, records: int, times: int) -> Draw | None:
+    """Return the rule that gives each record of another order several times in a row.
+
+    Args:
+        draw: The rule of the other order; None for a permutation.
+        records: Number of records.
+        times: How often a record comes.
+    """
+    if times == 1:
+        return draw
+    indices = partial(permute, records) if draw is None else draw.indices
+    recipe = {"kind": "repeat", "times": times, "of": None if draw is None else draw.recipe}
+    return Draw(partial(_repeated, indices, times), recipe)
+
+
+def _repeated(
+    indices: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]],
+    times: int,
+    seed: int,
+    epoch: int,
+    positions: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    return indices(seed, epoch, positions // times)
 
 
 def class_weights(dataset: FastRecordDataset, field: str | None = None) -> NDArray[np.float64]:
