@@ -19,6 +19,7 @@ from fastrecord.transforms.paired_crop import PairedRandomCrop
 from fastrecord.transforms.pipeline import Pipeline
 from fastrecord.transforms.size import Size
 from fastrecord.transforms.to_float import IMAGENET_MEAN, IMAGENET_STD, ToFloat
+from fastrecord.transforms.twins import from_torchvision
 from fastrecord.transforms.view_info import ViewInfo
 
 __all__ = [
@@ -59,4 +60,5 @@ __all__ = [
     "ToFloat",
     "TrivialAugmentWide",
     "ViewInfo",
+    "from_torchvision",
 ]
