@@ -24,6 +24,7 @@ from fastrecord.loader.destination import Destination
 from fastrecord.loader.foreign import Failures
 from fastrecord.loader.group import Group
 from fastrecord.loader.outputs import Outputs
+from fastrecord.loader.places import move_places
 from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
 from fastrecord.loader.unstacked import Columns, UnstackedFields
@@ -61,8 +62,6 @@ class BatchMaker:
         destination: Where batches go.
         delivery: Groups in progress besides the one being consumed (with 0, a batch is made when it
             is requested), and the form of arrays of varying shape.
-        single: Put the only images themselves into the batch, not a dict.
-
     Raises:
         SchemaError: `delivery.ragged` names another field.
     """
@@ -73,14 +72,12 @@ class BatchMaker:
         outputs: Outputs,
         destination: Destination,
         delivery: Delivery,
-        *,
-        single: bool,
     ) -> None:
         self._dataset, self.outputs, self._destination = dataset, outputs, destination
-        self._prefetch, self._single = delivery.prefetch, single
+        self._prefetch, self._ragged = delivery.prefetch, delivery.ragged or {}
         others = [name for name in outputs.fields if name not in outputs.kinds]
-        self._unstacked = UnstackedFields(dataset, others, outputs.labels, delivery.ragged or {})
-        self._only_stacked = not others and dataset.fields is not None and not outputs.images
+        self._unstacked = UnstackedFields(dataset, others, outputs.labels, self._ragged)
+        self._only_stacked = not others and dataset.fields is not None and not outputs.sample.pictures
 
     def plan(self) -> LoadPlan:
         """Return the plan for the core's threads."""
@@ -138,9 +135,9 @@ class BatchMaker:
 
         prefetch: OrderPrefetch | PlannedPrefetch
         if isinstance(source, SamplerSource) and can_plan(self._dataset, source.sampler):
-            prefetch = PlannedPrefetch(self._dataset, source.sampler, self.outputs.fields, begin(local=False), clock)
+            prefetch = PlannedPrefetch(self._dataset, source.sampler, self.outputs.read, begin(local=False), clock)
         else:
-            prefetch = OrderPrefetch(self._dataset, self.outputs.fields, begin, clock)
+            prefetch = OrderPrefetch(self._dataset, self.outputs.read, begin, clock)
         # When the interpreter ends, the module `os` may be gone.
         process, current = os.getpid(), os.getpid
         with ExitStack() as stack:
@@ -188,7 +185,7 @@ class BatchMaker:
                 if len(kept) < size:
                     part = kept + start
                     batch = {name: pick(tensor, kept) for name, tensor in batch.items()}
-            made = self._view(batch, others)
+            made = self._view(batch, others, group, part)
             if upcoming is not None and stop == len(request.rows) and upcoming.is_ready():
                 # Its copy runs during the consumer's computation, after all copies that this waits for.
                 upcoming.complete()
@@ -210,16 +207,18 @@ class BatchMaker:
         kept = kept[skips.keep(rows[kept], failures)]
         return kept, self._unstacked.read(rows[kept]) if len(kept) else {}
 
-    def _view(self, made: Columns, read: Columns) -> Any:
-        """Return a batch: a dict of its columns, or in image mode `(images, labels, *extra)`."""
-        images = {
-            name: made[name] if name in self.outputs.planar else self._destination.show(made[name])
-            for name in self.outputs.images
-        }
-        found = made | images | {name: self._destination.send(value) for name, value in read.items()}
-        columns = {name: found[name] for name in self.outputs.fields}
-        if self._dataset.fields is not None:
+    def _view(self, made: Columns, read: Columns, group: Group, part: Part) -> Any:
+        """Return a batch: a dict of its columns, or of a sample that is a list `(images, labels, *extra)`."""
+        sample = self.outputs.sample
+        found = made | {name: self._destination.show(made[name], picture) for name, picture in sample.pictures.items()}
+        for name, like in sample.places.items():
+            value = read[name] if name in read else made[name].cpu()
+            moved = move_places(value, like, group.views(part)[like.of], self._ragged.get(name, "list"))
+            read[name], read[f"{name}_kept"] = moved
+        found |= {name: self._destination.send(value) for name, value in read.items()}
+        kept = [f"{name}_kept" for name in sample.places]
+        columns = {name: found[name] for name in (*self.outputs.fields, *kept)}
+        if self._dataset.fields is not None or not sample.single:
             return columns
-        rest = [value for name, value in columns.items() if name not in images]
-        shown = next(iter(images.values())) if self._single else images
-        return (shown, *rest) if rest else shown
+        images, *rest = columns.values()
+        return (images, *rest) if rest else images

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastrecord.loader.delivery import Delivery
+from fastrecord.loader.sample import Picture
 from fastrecord.transforms import Normalize, ToFloat
 
 
@@ -125,12 +126,14 @@ class Destination:
             # is done.
             tensor.record_stream(current)
 
-    def show(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images (B, H, W, 3) as channels_last (B, 3, H, W), normalised if requested."""
-        shown = images.permute(0, 3, 1, 2)
-        if self._dtype is None or not self.copies:
-            return shown  # the threads have normalised them
+    def show(self, images: torch.Tensor, picture: Picture) -> torch.Tensor:
+        """Return images (B, [views,] H, W, C) as channels_last (B, [views,] C, H, W), normalised if requested."""
+        if picture.shown_last:
+            images = images.movedim(-1, -3)
+        colours = picture.is_colours and picture.pipeline.decode.is_plain and not picture.is_mask
+        if self._dtype is None or not self.copies or not colours:
+            return images  # the threads have normalised them
         if self._normalize is None:
             self._normalize = Normalize(dtype=self._dtype).to(images.device)
-        made: torch.Tensor = self._normalize(shown)
+        made: torch.Tensor = self._normalize(images)
         return made

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ _PALETTES = ("P", "PA")
 _SEVERAL = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
 
-class Picture(NamedTuple):
+class Supply(NamedTuple):
     """An image for the core: its bytes, and its original channels if the bytes do not show them."""
 
     data: bytes
@@ -37,12 +37,12 @@ class Foreign:
 
     Args:
         dataset: The records.
-        fields: Image field of each output.
+        fields: Field of encoded images -> the number of an output that is made of it.
         decoding: As for the data set.
     """
 
-    def __init__(self, dataset: FastRecordDataset, fields: Sequence[str], decoding: Decoding) -> None:
-        self._dataset, self._fields, self._decoding = dataset, tuple(fields), decoding
+    def __init__(self, dataset: FastRecordDataset, fields: Mapping[str, int], decoding: Decoding) -> None:
+        self._dataset, self._fields, self._decoding = dataset, fields, decoding
 
     def fill(
         self, request: BatchRequest, clock: Clock, load: Load, images: Sequence[torch.Tensor], failures: Failures
@@ -66,7 +66,8 @@ class Foreign:
             reader = self._dataset.readers[shard]
             try:
                 pictures, kind = self._pictures(reader, record, failure)
-                made = self._make(load, slot, reader, record, pictures)
+                numbers = self._fields.values()
+                made = load.make_of(slot, [(number, *picture) for number, picture in zip(numbers, pictures, strict=True)])
             except (FastRecordError, OSError) as error:
                 left.append((slot, error))
                 continue
@@ -77,7 +78,7 @@ class Foreign:
             self._report(kinds, len(request.rows), clock)
         return left
 
-    def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Picture], str]:
+    def _pictures(self, reader: Reader, record: int, failure: DecodeError) -> tuple[list[Supply], str]:
         """Return a record's images, and the kind of the first image that the core cannot decode.
 
         Images that the core cannot decode are returned as pixels.
@@ -93,7 +94,7 @@ class Foreign:
         pictures, found = [], ""
         for field, data, kind in zip(self._fields, stored, kinds, strict=True):
             if kind is None and not every:
-                pictures.append(Picture(data, None))
+                pictures.append(Supply(data, None))
                 continue
             try:
                 picture, name = self._decode(data, failure)
@@ -104,18 +105,11 @@ class Foreign:
             found = found or kind or name
         return pictures, found
 
-    def _decode(self, data: bytes, failure: DecodeError) -> tuple[Picture, str]:
+    def _decode(self, data: bytes, failure: DecodeError) -> tuple[Supply, str]:
         """Return the pixels that Pillow decodes, and its name of the format."""
         rgb, mode, name = decode_foreign(data, self._decoding, failure)
         channels = "palette" if mode in _PALETTES else "several" if mode in _SEVERAL else "one"
-        return Picture(b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes(), channels), name
-
-    def _make(self, load: Load, slot: int, reader: Reader, record: int, pictures: list[Picture]) -> Sequence[Any]:
-        try:
-            return load.make_of(slot, pictures)
-        except DecodeError as error:
-            error.path, error.record, error.field = reader.path, record, self._fields[error.output]
-            raise
+        return Supply(b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes(), channels), name
 
     def _report(self, kinds: Counter[str], records: int, clock: Clock) -> None:
         """Count the decoded images, and warn the first time."""

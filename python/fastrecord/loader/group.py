@@ -108,7 +108,8 @@ class Group:
 
     def views(self, part: slice | NDArray[np.int64]) -> Mapping[str, ViewInfo]:
         """Return the part of its source that each image of the batch of these slots shows."""
-        return Views(self._load, self._outputs.images, part) if self._outputs.images else {}
+        pictures = self._outputs.sample.pictures
+        return Views(self._load, pictures, part) if pictures else {}
 
     def failures_in(self, start: int, stop: int) -> Failures:
         """Return the failures of the batch of rows [start, stop), with slots of that batch."""

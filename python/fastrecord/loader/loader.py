@@ -8,39 +8,34 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Never, Self, TypeAlias
+from typing import Any, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import LoadPlan, default_threads
-from fastrecord.checks import WORD, flag, integer, local_ranks
+from fastrecord.checks import WORD, integer, local_ranks
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.labels import lie_in_runs
 from fastrecord.dataset.shards import Paths
 from fastrecord.ending import close_at_exit
-from fastrecord.errors import Code
 from fastrecord.fixed import Fixed
 from fastrecord.loader.batch_maker import BatchMaker
 from fastrecord.loader.batch_source import make_source
 from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.outputs import Outputs
-from fastrecord.loader.replacements import instead_of_transform, refuse_arguments
+from fastrecord.loader.replacements import refuse_arguments
+from fastrecord.loader.sample import Given, Sample
 from fastrecord.loader.skip import EpochSkips, OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
 from fastrecord.loader.views import Views, places
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
-from fastrecord.schema.roles import check_fields
-from fastrecord.transforms import Geometry, Operation, Pipeline, ToFloat
+from fastrecord.transforms import ToFloat
 from fastrecord.transforms.batch_info import BatchInfo
-
-# The crop of an image, and what follows it; of all images, or of those of each field.
-Steps: TypeAlias = Geometry | Sequence[Geometry | Operation | ToFloat]
-Images: TypeAlias = Steps | Mapping[str, Steps]
 
 # More threads than this are a mistake.
 _MANY = 1 << 16
@@ -66,9 +61,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     resize and mirror images, and decompress and stack arrays, directly into the memory of the
     batch. The consumer owns a batch: its memory is reused only after all tensors over it are gone.
 
-    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, and
-    int64 (B,), or floats or arrays if the labels are. Without labels, batches are the images alone,
-    as in the data set.
+    **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, or floats
+    after `ToFloat`, and int64 (B,), or floats or arrays if the labels are. Without labels, batches are
+    the images alone, as in the data set.
 
     **Arrays**, if the data set is in fields mode: batches are dicts of its fields. Scalars and
     arrays of a fixed shape are tensors (B, *shape) of the field's type. `Delivery(ragged=...)`
@@ -78,14 +73,15 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     long as any of them.
 
     **Order and augmentation** depend only on the sampler, its seed and the epoch, not on threads or
-    timing. A crop is a function of (seed, epoch, position in the epoch's order). Epochs advance
+    timing. Each draw is a function of (seed, epoch, position in the epoch's order) and of the operation
+    (docs/order.md). Epochs advance
     automatically as in FastRecordBatchSampler; `set_epoch` selects one.
 
     **Resuming.** `state_dict()` counts the batches handed out, not the batches in progress. After
     `load_state_dict` the next iteration continues after them, with the same images. With a
     FastRecordBatchSampler the state is that sampler's state.
 
-    **Changes.** `image`, `flip` and `batch_transform` may be set, and take effect from
+    **Changes.** `sample` and `batch_transform` may be set, and take effect from
     the next iteration on. Other attributes cannot be set.
 
     **Processes.** The loader may be forked and pickled (for spawned processes) between iterations;
@@ -107,15 +103,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
             the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
             A state keeps it, and `load_state_dict` takes over the state's.
-        image: Geometry of the images, from `fastrecord.transforms`; in fields mode of the only field of
-            images. For records with several images: field name -> geometry. All show the same part
-            of the scene: the crop is drawn for the smallest output, and the other outputs show the
-            same part of their image, at their scale. Batches then have a dict of field name -> tensor
-            instead of the images. In fields mode these fields are decoded, and the dict also has the
-            other fields. An image with a palette, or with one channel if it would be resized, may be
-            a mask: it is an error in all of these fields except the data set's `image_field` (in
-            fields mode the first).
-        flip: Mirror one image in two left to right at random.
+        sample: What becomes of images, in the core's threads. A list of `fastrecord.transforms`, which begins with
+            the crop, for the only field of images (in fields mode too): the batches stay as above. Or name ->
+            list, `View` or `Like`, for several images, views, masks, boxes: batches are then dicts of these
+            outputs and of all other fields. A list makes the output of the field of that name, `View` an
+            output of another field, and `Like` what follows an output through its crop and moves. Pixels that
+            boxes and masks of other fields describe are not moved.
         batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; its
             return value is the batch. For example `transforms.PairedRandomCrop(32)`. Runs in the
             consumer's thread.
@@ -142,8 +135,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         batch_sampler: FastRecordBatchSampler | Iterable[Any] | None = None,
         shuffle: Shuffle | None = None,
         seed: int | None = None,
-        image: Images | None = None,
-        flip: bool = False,
+        sample: Given | None = None,
         batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
         on_error: OnError = "raise",
@@ -166,7 +158,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._delivery = delivery or Delivery()
         self._destination = Destination(self._delivery)
         self._skipper = Skipper(as_skip(on_error), dataset)
-        self._image, self._flip = image, flag("flip", flip)
+        self._sample = sample
         self.batch_transform = batch_transform
         self._maker = self._make()
         self._plan: LoadPlan | None = self._maker.plan()
@@ -179,13 +171,14 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _make(self) -> BatchMaker:
         """Return the batch maker for the current arguments."""
-        pipelines = _pipelines(self._dataset, self._image)
-        if not pipelines:
-            given = {"flip": self._flip or None, "dtype": self._delivery.dtype}
-            _refuse_images(self._dataset, [name for name, value in given.items() if value is not None])
-        outputs = Outputs(self._dataset, pipelines, self._flip, self._destination.in_threads)
-        single = not isinstance(self._image, Mapping)
-        return BatchMaker(self._dataset, outputs, self._destination, self._delivery, single=single)
+        sample = Sample.of(self._dataset, self._sample, self._destination.in_threads)
+        if not sample.pictures and self._delivery.dtype is not None:
+            raise ValueError("dtype of delivery is for images, and the batches have none")
+        if self._delivery.dtype is not None and self._destination.in_threads is None:
+            for picture in sample.pictures.values():
+                _ = picture.pipeline.converted(ToFloat()) if picture.is_colours else None  # refused if it is twice
+        outputs = Outputs(self._dataset, sample)
+        return BatchMaker(self._dataset, outputs, self._destination, self._delivery)
 
     def _change(self, **changed: Any) -> None:
         """Use other arguments from the next iteration on; if they are refused, nothing changes."""
@@ -297,8 +290,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     def _moves_images(self) -> bool:
         """Return whether images are cropped or mirrored at random."""
-        pipelines = self._maker.outputs.pipelines.values()
-        return self._flip or any(pipeline.moves for pipeline in pipelines)
+        return self._maker.outputs.sample.moves
 
     def _warn_of_places(self) -> None:
         """Warn once of boxes and the like in batches whose images are cropped or mirrored at random."""
@@ -306,11 +298,12 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             return
         self._warned_of_places = True
         outputs, schema = self._maker.outputs, self._dataset.readers[0].schema
-        others = [name for name in outputs.fields if name not in outputs.images]
+        others = [name for name in outputs.fields if name not in {*outputs.sample.pictures, *outputs.sample.places}]
         if found := places((name, schema[name]) for name in others):
             warnings.warn(
                 f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
-                "for the whole image: a batch_transform moves them by the matrix of its BatchInfo's views",
+                "for the whole image: sample= with transforms.Like moves them, or a batch_transform by the matrix of its "
+                "BatchInfo's views",
                 stacklevel=3,
             )
 
@@ -320,22 +313,13 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         return self._dataset
 
     @property
-    def image(self) -> Images | None:
-        """Geometry of the images, or of each field's. Setting it (progressive resizing) affects the next iteration."""
-        return self._image
+    def sample(self) -> Given | None:
+        """What becomes of images. Setting it (progressive resizing) affects the next iteration."""
+        return self._sample
 
-    @image.setter
-    def image(self, image: Images) -> None:
-        self._change(_image=image)
-
-    @property
-    def flip(self) -> bool:
-        """Whether images are mirrored at random. Setting it affects the next iteration."""
-        return self._flip
-
-    @flip.setter
-    def flip(self, flip: bool) -> None:
-        self._change(_flip=flag("flip", flip))
+    @sample.setter
+    def sample(self, sample: Given) -> None:
+        self._change(_sample=sample)
 
     @property
     def batch_transform(self) -> Callable[[Any, BatchInfo], Any] | None:
@@ -397,7 +381,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         downloaded, found = (_traffic(self._dataset) - self._traffic).tolist()
         return LoaderStats(
             records=records,
-            images=records if self._maker.outputs.images else 0,
+            images=records if self._maker.outputs.sample.pictures else 0,
             skipped=self._skipper.total,
             by_pillow=self._clock.by_pillow,
             batches=self._clock.batches,
@@ -417,8 +401,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     def __repr__(self) -> str:
         """Describe the data and the order."""
         made = {
-            "image": self._image,
-            "flip": self._flip or None,
+            "sample": self._sample,
             "batch_transform": self._batch_transform,
             "device": self._destination.device,
         }
@@ -470,65 +453,7 @@ def _refuse_transform(dataset: FastRecordDataset) -> None:
         ValueError: it has a transform.
     """
     if dataset.transform is not None:
-        raise ValueError("the data set has a transform, which runs in Python: write image= or batch_transform= instead")
-
-
-def _refuse_images(dataset: FastRecordDataset, given: list[str]) -> None:
-    """Refuse image options, and fields of images, for batches of arrays.
-
-    Raises:
-        ValueError: an option is given.
-        SchemaError: a field holds images.
-    """
-    reader = dataset.readers[0]
-    images = [name for name in dataset.fields or () if reader.schema[name].name == "image"]
-    if given:
-        which = f"{images[0]!r}: transforms.CenterCrop(224)" if images else '"name": geometry'
-        raise ValueError(
-            f"{', '.join(given)}: the data set is in fields mode, with batches of arrays; to decode its fields of "
-            f"images write image={{{which}}}"
-        )
-    if images:
-        raise Code.FIELD_TYPE.error(
-            f"{reader.path}: field {images[0]!r} holds encoded images: write image={{{images[0]!r}: "
-            "transforms.CenterCrop(224)} or another geometry to decode them, or select other fields"
-        )
-
-
-def _pipelines(dataset: FastRecordDataset, image: Images | None) -> Mapping[str, Pipeline]:
-    """Return what becomes of each field of images; none for batches of arrays.
-
-    Raises:
-        TypeError, ValueError: `image` is no geometry, or contradicts the data set.
-        SchemaError: a field is missing, or cannot hold images.
-    """
-    if dataset.fields is not None and not isinstance(image, Mapping):
-        schema = dataset.readers[0].schema
-        pictures = [name for name in dataset.fields if schema[name].name == "image"]
-        pictures = pictures or [name for name in dataset.fields if (name, schema[name].name) == ("image", "bytes")]
-        if image is None or len(pictures) != 1:
-            _refuse_images(dataset, [] if image is None else ["image"])
-            return {}
-        image = {pictures[0]: image}
-    if image is None:
-        raise ValueError("give image=, such as image=transforms.RandomResizedCrop(224)")
-    given: dict[str, Any] = dict(image) if isinstance(image, Mapping) else {dataset.image_field: image}
-    if not given:
-        raise ValueError("image= names no field")
-    pipelines = {}
-    for name, steps in given.items():
-        first, *_ = steps if isinstance(steps, list | tuple) and steps else [steps]
-        if not isinstance(first, Geometry):
-            instead = instead_of_transform(first)
-            raise TypeError(
-                f"the geometry of field {name!r} is one of fastrecord.transforms, such as RandomResizedCrop(224), not "
-                f"{type(first).__name__}" + (f" of torchvision. Instead of {instead}" if instead else "")
-            )
-        if name not in (dataset.fields or given):
-            raise Code.NO_FIELD.error(f"image= names {name!r}, which is not among the data set's fields")
-        check_fields(dataset.selection.shards.distinct, name, None, ())
-        pipelines[name] = Pipeline.of(steps)
-    return pipelines
+        raise ValueError("the data set has a transform, which runs in Python: write sample= or batch_transform= instead")
 
 
 def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ It chooses fields and plans; `BatchMaker` runs the plans.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from fastrecord._core import CorruptFileError, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.loader.foreign import Failures, Foreign
-from fastrecord.transforms import Pipeline, ToFloat
+from fastrecord.loader.sample import Sample
 
 # Steps that cost some microseconds at any size are done once for this many bytes of batches ...
 _GROUP_BYTES = 4 << 20
@@ -29,56 +28,51 @@ class Outputs:
 
     Args:
         dataset: The files, the fields of a batch, and how images are decoded.
-        pipelines: Field -> what becomes of its images; none for batches of arrays.
-        flip: As the attribute.
-        to_float: What the threads make of images whose pipelines leave them as bytes; None: bytes.
+        sample: What becomes of images, and what follows them.
 
     Attributes:
-        pipelines: Field -> what becomes of its images.
-        fields: The fields of a batch, in order.
+        sample: The same.
+        fields: The columns of a batch, in order.
+        read: The fields that batches are made of.
         labels: The field of labels that differ from the stored values.
-        kinds: Field that the threads make -> dtype and shape of the value of one record; images come
+        kinds: Column that the threads make -> dtype and shape of the value of one record; pictures come
             first.
-        images: Field -> height and width of its images.
-        planar: Fields of images that lie channel by channel.
         group: How many batches are made together at most, and how many records.
-        flip: Whether images are mirrored at random.
         decoding: How images are decoded.
-        main: The number of the images that may have one channel or a palette: the data set's image field, else the
-            first.
         foreign: Decodes images that the core cannot decode; None if they are errors.
     """
 
-    def __init__(
-        self,
-        dataset: FastRecordDataset,
-        pipelines: Mapping[str, Pipeline],
-        flip: bool,
-        to_float: ToFloat | None,
-    ) -> None:
-        if to_float is not None:
-            pipelines = {name: pipeline.converted(to_float) for name, pipeline in pipelines.items()}
-        self._dataset, self.pipelines = dataset, pipelines
+    def __init__(self, dataset: FastRecordDataset, sample: Sample) -> None:
+        self._dataset, self.sample = dataset, sample
         self._as_of = dataset.decode, dataset.target_transform
-        self.images = {name: pipeline.geometry.output for name, pipeline in pipelines.items()}
         selection, schema = dataset.selection, dataset.readers[0].schema
-        labels = (name for name in selection.fields if name != selection.image_field)
-        self.fields = dataset.fields or (*pipelines, *labels)
+        pictures, used = sample.pictures, sample.fields
+        made = [*pictures, *sample.places]
+        others = dataset.fields or [name for name in selection.fields if name != selection.image_field]
+        if dataset.fields is None:
+            self.fields = (*made, *(name for name in others if name not in made))
+        else:
+            # In their own order; a field that is only shown by other names is left out.
+            own = [name for name in others if name in made or name not in used]
+            self.fields = (*own, *(name for name in made if name not in own))
+        self.read = tuple(dict.fromkeys(pictures[name].field if name in pictures else name for name in self.fields))
         self.labels = self._changed_labels()
         self.kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]]
-        self.kinds = {name: (pipeline.dtype, pipeline.shape) for name, pipeline in pipelines.items()}
-        self.planar = {name for name, pipeline in pipelines.items() if pipeline.planar}
-        others = [name for name in self.fields if name not in pipelines and name != self.labels]
+        self.kinds = {name: (picture.dtype, picture.shape) for name, picture in pictures.items()}
+        others = [name for name in self.fields if name not in pictures and name != self.labels]
         stacked = {name: schema[name] for name in others if schema[name].nbytes is not None}
         for name, kind in stacked.items():
             self.kinds[name] = getattr(torch, kind.dtype or ""), tuple(dim or 0 for dim in kind.shape or ())
         record = sum(kind.nbytes or 0 for kind in stacked.values())
-        self.group = (1, 1) if pipelines else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
-        names, field = list(pipelines), selection.image_field
-        self.flip, self.main = flip, names.index(field) if field in names else 0
+        self.group = (1, 1) if pictures else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
         self.decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
-        pillow = self.decoding.decoder == "auto" and pipelines
-        self.foreign = Foreign(dataset, names, self.decoding) if pillow else None
+        # Pillow decodes to RGB: where an image has other pixels, it is the core's or an error.
+        encoded: dict[str, int] = {}
+        for number, picture in enumerate(pictures.values()):
+            if picture.array is None:
+                encoded.setdefault(picture.field, number)
+        pillow = self.decoding.decoder == "auto" and encoded
+        self.foreign = Foreign(dataset, encoded, self.decoding) if pillow else None
 
     def _changed_labels(self) -> str | None:
         """Return the field of labels that differ from what the files hold, if there is one."""
@@ -99,18 +93,15 @@ class Outputs:
 
     def plan(self, spares: int) -> LoadPlan:
         """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
-        names = list(self.kinds)
+        pictures = self.sample.pictures
+        fields = [pictures[name].field if name in pictures else name for name in self.kinds]
         return LoadPlan(
-            [(reader, names) for reader in self._dataset.readers],
-            [self._image(name) if name in self.pipelines else None for name in names],
-            images=self,
+            [(reader, fields) for reader in self._dataset.readers],
+            [pictures[name].spec(list(pictures)) if name in pictures else None for name in self.kinds],
+            decoding=self.decoding,
             verify=self._dataset.verify,
             spares=spares,
         )
-
-    def _image(self, name: str) -> tuple[Any, ...]:
-        pipeline = self.pipelines[name]
-        return pipeline.geometry.spec(), pipeline.recipe(name)
 
     def mend(self, rows: NDArray[np.int64], failures: Failures) -> list[Any]:
         """Bring what is damaged in copies from object stores again; return what keeps it here."""
@@ -120,6 +111,6 @@ class Outputs:
             return []
         from fastrecord.store.shard_source import mend
 
-        holds = [mend(shards.readers[shard], list(self.kinds), records) for shard, _, records in shards.split(damaged)]
+        holds = [mend(shards.readers[shard], list(self.read), records) for shard, _, records in shards.split(damaged)]
         return [hold for hold in holds if hold is not None]
 

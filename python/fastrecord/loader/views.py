@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrecord._core import Load
+from fastrecord.loader.sample import Picture
 from fastrecord.schema import FieldType
 from fastrecord.transforms.view_info import ViewInfo
 
@@ -22,26 +23,28 @@ _POINTS = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "landmark"
 
 
 class Views(Mapping[str, ViewInfo]):
-    """Field of images -> `ViewInfo`, computed when the first one is asked for.
+    """Output of pixels -> `ViewInfo`, computed when the first one is asked for.
 
     A pickle has the values.
 
     Args:
         load: The batch, which is complete.
-        outputs: Field -> height and width of its images.
+        pictures: The outputs of pixels.
         part: The slots that the consumer gets.
     """
 
-    def __init__(self, load: Load, outputs: Mapping[str, tuple[int, int]], part: slice | NDArray[np.int64]) -> None:
-        self._load, self._outputs, self._part = load, outputs, part
+    def __init__(self, load: Load, pictures: Mapping[str, Picture], part: slice | NDArray[np.int64]) -> None:
+        self._load, self._pictures, self._part = load, pictures, part
 
     @cached_property
     def _views(self) -> dict[str, ViewInfo]:
-        part, found = self._part, zip(self._outputs.items(), self._load.views(), strict=True)
-        return {
-            name: ViewInfo(sizes[part], boxes[part], flipped[part], output)
-            for (name, output), (sizes, boxes, flipped) in found
-        }
+        part, made = self._part, {}
+        for (name, picture), (sizes, boxes, matrices) in zip(self._pictures.items(), self._load.views(), strict=True):
+            boxes, matrices = boxes[part], matrices[part].reshape(-1, matrices.shape[1], 3, 3)
+            if picture.count is None:
+                boxes, matrices = boxes[:, 0], matrices[:, 0]
+            made[name] = ViewInfo(sizes[part], boxes, matrices, picture.size)
+        return made
 
     @property
     def were_used(self) -> bool:
@@ -52,10 +55,10 @@ class Views(Mapping[str, ViewInfo]):
         return self._views[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._outputs)
+        return iter(self._pictures)
 
     def __len__(self) -> int:
-        return len(self._outputs)
+        return len(self._pictures)
 
     def __repr__(self) -> str:
         return repr(dict(self))

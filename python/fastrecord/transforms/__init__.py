@@ -11,12 +11,14 @@ from fastrecord.transforms.automatic import AugMix, AutoAugment, RandAugment, Tr
 from fastrecord.transforms.batch_info import BatchInfo
 from fastrecord.transforms.colours import ColorJitter, GaussianBlur, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomPosterize, RandomSolarize
 from fastrecord.transforms.compose import RandomApply, RandomChoice, RandomOrder
-from fastrecord.transforms.geometry import CenterCrop, Geometry, RandomCrop, RandomResizedCrop, Resize
+from fastrecord.transforms.decode import Decode
+from fastrecord.transforms.geometry import CenterCrop, FiveCrop, Geometry, Letterbox, Pad, RandomCrop, RandomResizedCrop, Resize
 from fastrecord.transforms.moves import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
 from fastrecord.transforms.normalize import Normalize
 from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.paired_crop import PairedRandomCrop
-from fastrecord.transforms.pipeline import Pipeline
+from fastrecord.transforms.parts import Like, View
+from fastrecord.transforms.pipeline import Pipeline, Transform
 from fastrecord.transforms.size import Size
 from fastrecord.transforms.to_float import IMAGENET_MEAN, IMAGENET_STD, ToFloat
 from fastrecord.transforms.twins import from_torchvision
@@ -30,10 +32,15 @@ __all__ = [
     "BatchInfo",
     "CenterCrop",
     "ColorJitter",
+    "Decode",
+    "FiveCrop",
     "GaussianBlur",
     "Geometry",
+    "Letterbox",
+    "Like",
     "Normalize",
     "Operation",
+    "Pad",
     "PairedRandomCrop",
     "Pipeline",
     "RandAugment",
@@ -58,7 +65,9 @@ __all__ = [
     "Resize",
     "Size",
     "ToFloat",
+    "Transform",
     "TrivialAugmentWide",
+    "View",
     "ViewInfo",
     "from_torchvision",
 ]

@@ -88,7 +88,7 @@ class AugMix(Operation):
         fill: The colour outside a moved image; None: black.
     """
 
-    moves = True
+    moves, mixes = True, True
     severity: int = 3
     mixture_width: int = 3
     chain_depth: int = -1

@@ -24,6 +24,21 @@ class Several(Operation):
     def __post_init__(self) -> None:
         self._set("transforms", _operations(self.transforms))
 
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """Whether one of them may move pixels."""
+        return any(one.moves for one in self.transforms)
+
+    @property
+    def changes(self) -> bool:  # type: ignore[override]
+        """Whether one of them may change values."""
+        return any(one.changes for one in self.transforms)
+
+    @property
+    def mixes(self) -> bool:  # type: ignore[override]
+        """Whether one of them mixes pixels of several places."""
+        return any(one.mixes for one in self.transforms)
+
     def spec(self) -> dict[str, Any]:
         """See `Operation.spec`."""
         return {**super().spec(), "transforms": [one.spec() for one in self.transforms]}

@@ -1,146 +1,218 @@
-"""Crops: which part of an image is shown, at which size. They draw nothing themselves.
+"""Geometries: which part of an image is shown, at which size; torchvision's crops and antialiased resizing.
 
-The geometry is torchvision's: the same boxes from the same distributions, and antialiased bilinear
-resizing. Sizes are an int for a square, or `(height, width)`, in pixels.
+A list of transforms begins with one, or with several that end in one of fixed size, such as
+`Resize(256), CenterCrop(224)`. They are one step: pixels are resized once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from fastrecord.checks import integer
+from fastrecord.checks import choice, integer
+from fastrecord.transforms.operation import Fill, colour, pair
 from fastrecord.transforms.size import SIDES, Size, height_and_width
 
-
-def _range(name: str, value: Any) -> tuple[float, float]:
-    try:
-        low, high = (float(number) for number in value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} is two numbers (low, high), not {value!r}") from error
-    if not 0 < low <= high < float("inf"):
-        raise ValueError(f"{name} is (low, high), both above 0, the first not above the second, not {value!r}")
-    return low, high
+_FILTERS = ("bilinear", "bicubic", "lanczos", "box")
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Base class of the geometries.
+    """Base class of the geometries."""
 
-    Attributes:
-        size: Size of the output; stored as (height, width).
-    """
-
-    size: Size
-    kind: ClassVar[str]
+    # Whether it may be the last one: all its outputs have one size.
+    fixed: ClassVar[bool] = True
+    # Whether it takes pixels as they are: others may come before it.
+    cuts: ClassVar[bool] = False
     # Whether the part that is shown is drawn at random.
     random: ClassVar[bool] = False
+    # Number of parts of each image.
+    views: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", height_and_width(self.size))
-
-    @property
-    def output(self) -> tuple[int, int]:
-        """Height and width of the output in pixels."""
-        return height_and_width(self.size)
-
-    def spec(self) -> tuple[Any, ...]:
-        """Return the description for the core."""
-        return (self.kind, self.output)
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(Geometry):
+class Sized(Geometry):
+    """Base class of the geometries whose outputs all have one size.
+
+    Attributes:
+        size: Size of the output, an int for a square, or (height, width); stored as the latter.
+    """
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        self._set(size=height_and_width(self.size))
+
+
+def _interpolation(value: Any) -> str:
+    return choice("interpolation", getattr(value, "value", value), _FILTERS)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Sized):
     """A crop of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
 
     Attributes:
         size: Size of the output.
         scale: Minimum and maximum share of the image's area.
         ratio: Minimum and maximum of width / height; drawn uniformly in its logarithm.
+        interpolation: The filter: "bilinear", "bicubic", "lanczos" or "box", antialiased.
 
     Raises:
         TypeError, ValueError: a size or range is invalid.
     """
 
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    kind = "random_resized_crop"
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    interpolation: str = "bilinear"
     random = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "scale", _range("scale", self.scale))
-        object.__setattr__(self, "ratio", _range("ratio", self.ratio))
-
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.scale, self.ratio)
-
-
-@dataclass(frozen=True)
-class CenterCrop(Geometry):
-    """The middle of an image: torchvision's `Resize(resize)` and `CenterCrop(size)`.
-
-    Attributes:
-        size: Size of the output.
-        resize: The shorter side is first resized to this many pixels, the longer side in
-            proportion. None: no resizing, and smaller images get a black border.
-
-    Raises:
-        TypeError, ValueError: a size is invalid, or the crop is larger than `resize`.
-    """
-
-    resize: int | None = None
-    kind = "center_crop"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resize is not None and integer("resize", self.resize, 1, SIDES) < max(self.output):
-            raise ValueError(f"a crop of {self.size} does not fit into images resized to {self.resize} pixels")
-
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.resize)
+        scale, ratio = pair("scale", self.scale, 1e-9, 1e9), pair("ratio", self.ratio, 1e-9, 1e9)
+        self._set(scale=scale, ratio=ratio, interpolation=_interpolation(self.interpolation))
 
 
 @dataclass(frozen=True)
 class Resize(Geometry):
-    """The whole image, resized to exactly this size: torchvision's `Resize((height, width))`.
-
-    The aspect ratio is not kept.
+    """Resizes the whole image: torchvision's `Resize`, antialiased.
 
     Attributes:
-        size: Size of the output. All images of a batch have one size, so an int means a square.
-
-    Raises:
-        TypeError, ValueError: the size is invalid.
-    """
-
-    kind = "resize"
-
-
-@dataclass(frozen=True)
-class RandomCrop(Geometry):
-    """A part of exactly this size at a random place, not resized: torchvision's `RandomCrop`.
-
-    Smaller images get a black border.
-
-    Attributes:
-        size: Size of the output.
-        padding: Width in pixels of the black border that is first added on all sides.
+        size: (height, width): exactly this size. An int: the shorter side gets so many pixels, the longer
+            one in proportion; a crop must follow, such as `CenterCrop`, because all images of a batch have
+            one size.
+        interpolation: The filter: "bilinear", "bicubic", "lanczos" or "box".
+        max_size: With an int, the most that the longer side gets; the shorter one is then smaller.
 
     Raises:
         TypeError, ValueError: a size is invalid.
     """
 
-    padding: int = 0
-    kind = "random_crop"
+    size: Size
+    interpolation: str = "bilinear"
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        short = isinstance(self.size, int)
+        size = integer("size", self.size, 1, SIDES) if short else height_and_width(self.size)
+        self._set(size=size, interpolation=_interpolation(self.interpolation))
+        if self.max_size is not None:
+            if not short:
+                raise ValueError("max_size goes with a size of one number, the shorter side")
+            self._set(max_size=integer("max_size", self.max_size, size, SIDES))
+
+    @property
+    def fixed(self) -> bool:  # type: ignore[override]
+        """Whether all outputs have one size."""
+        return not isinstance(self.size, int)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Sized):
+    """The middle of an image: torchvision's `CenterCrop`. Smaller images get a black border.
+
+    Attributes:
+        size: Size of the output.
+
+    Raises:
+        TypeError, ValueError: a size is invalid.
+    """
+
+    cuts = True
+
+
+@dataclass(frozen=True)
+class RandomCrop(Sized):
+    """A part of exactly this size at a random place, not resized: torchvision's `RandomCrop`.
+
+    Smaller images get a border.
+
+    Attributes:
+        size: Size of the output.
+        padding: Width in pixels of the border that is first added: one number, (left and right, top and
+            bottom), or (left, top, right, bottom).
+        fill: The colour of the border.
+
+    Raises:
+        TypeError, ValueError: a size is invalid.
+    """
+
+    padding: int | Sequence[int] = 0
+    _: KW_ONLY
+    fill: Fill = 0
+    cuts = True
     random = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "padding", integer("padding", self.padding, 0, SIDES))
+        self._set(padding=_padding(self.padding), fill=colour(self.fill))
 
-    def spec(self) -> tuple[Any, ...]:
-        """See `Geometry.spec`."""
-        return (*super().spec(), self.padding)
+
+@dataclass(frozen=True)
+class FiveCrop(Sized):
+    """The four corners of an image and its middle, five views of it: torchvision's `FiveCrop`.
+
+    Attributes:
+        size: Size of each output. A batch is (B, 5, 3, height, width).
+
+    Raises:
+        TypeError, ValueError: a size is invalid.
+    """
+
+    cuts = True
+    views = 5
+
+
+@dataclass(frozen=True)
+class Pad(Geometry):
+    """Adds a border; a crop that is not resized must follow: torchvision's `Pad`.
+
+    Attributes:
+        padding: Its width in pixels: one number, (left and right, top and bottom), or (left, top, right,
+            bottom).
+        fill: Its colour.
+
+    Raises:
+        TypeError, ValueError: a width or the colour is invalid.
+    """
+
+    padding: int | Sequence[int]
+    fill: Fill = 0
+    fixed = False
+
+    def __post_init__(self) -> None:
+        self._set(padding=_padding(self.padding), fill=colour(self.fill))
+
+
+@dataclass(frozen=True)
+class Letterbox(Sized):
+    """The whole image in proportion, as large as fits into the middle of the output, with a border around it.
+
+    Attributes:
+        size: Size of the output.
+        fill: The colour of the border.
+        interpolation: The filter: "bilinear", "bicubic", "lanczos" or "box".
+
+    Raises:
+        TypeError, ValueError: a size or the colour is invalid.
+    """
+
+    fill: Fill = 0
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(fill=colour(self.fill), interpolation=_interpolation(self.interpolation))
+
+
+def _padding(value: Any) -> tuple[int, ...]:
+    """Check a border, and return it as left, top, right, bottom."""
+    sides = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if len(sides) not in (1, 2, 4):
+        raise ValueError(f"padding is one number, two or four, not {value!r}")
+    return tuple(integer("padding", side, 0, SIDES) for side in (sides * (4 // len(sides))))

@@ -16,7 +16,7 @@ class RandomHorizontalFlip(Operation):
         p: Probability.
     """
 
-    moves = True
+    moves, changes = True, False
     p: float = 0.5
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class RandomVerticalFlip(Operation):
         p: Probability.
     """
 
-    moves = True
+    moves, changes = True, False
     p: float = 0.5
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class RandomRotation(Operation):
         fill: The colour outside the image.
     """
 
-    moves = True
+    moves, changes = True, False
     degrees: Range
     interpolation: str = "nearest"
     center: Sequence[float] | None = None
@@ -77,7 +77,7 @@ class RandomAffine(Operation):
         center: What it turns around, (x, y) in pixels; None: the middle.
     """
 
-    moves = True
+    moves, changes = True, False
     degrees: Range
     translate: Sequence[float] | None = None
     scale: Sequence[float] | None = None
@@ -114,7 +114,7 @@ class RandomPerspective(Operation):
         fill: The colour outside the image.
     """
 
-    moves = True
+    moves, changes = True, False
     distortion_scale: float = 0.5
     p: float = 0.5
     interpolation: str = "bilinear"

@@ -23,8 +23,12 @@ Range: TypeAlias = float | Sequence[float]
 class Operation:
     """Base class of the operations."""
 
-    # Whether it may move pixels, so that boxes and masks would have to follow.
+    # Whether it may move pixels.
     moves: ClassVar[bool] = False
+    # Whether it may change the pixels' values, and so needs bytes in RGB or grey.
+    changes: ClassVar[bool] = True
+    # Whether boxes, masks and the like cannot follow: no map says where a pixel went.
+    mixes: ClassVar[bool] = False
 
     def spec(self) -> dict[str, Any]:
         """Return the description for the core."""

@@ -1,20 +1,20 @@
-"""`Pipeline`: the crop of an image and what follows it, checked once."""
+"""`Pipeline`: a list of transforms, checked once: which pixels, the crop, what is done to bytes, to floats."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
-
-from fastrecord._core import Recipe
 from fastrecord.transforms.colours import RandomErasing
-from fastrecord.transforms.compose import Several
+from fastrecord.transforms.decode import Decode
+from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.geometry import Geometry
 from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.to_float import ToFloat
+
+# A transform that a list may have.
+Transform: TypeAlias = Decode | Geometry | Operation | ToFloat
 
 
 @dataclass(frozen=True)
@@ -22,49 +22,63 @@ class Pipeline:
     """What becomes of a field of images.
 
     Attributes:
-        geometry: The crop; it decides the size.
+        decode: Which pixels an image has.
+        frame: The crop, which decides the size; None: it follows another output's.
         operations: What is done to bytes.
         to_float: What bytes become; None: they stay.
         after: What is done to floats.
 
     Raises:
-        TypeError, ValueError: operations do not follow one another.
+        TypeError, ValueError: transforms do not follow one another.
     """
 
-    geometry: Geometry
+    decode: Decode = Decode()
+    frame: Frame | None = None
     operations: tuple[Operation, ...] = ()
     to_float: ToFloat | None = None
     after: tuple[RandomErasing, ...] = ()
 
     @classmethod
-    def of(cls, given: Any) -> Pipeline:
-        """Return the pipeline of a geometry, or of a list that begins with one."""
+    def of(cls, given: Any, *, follows: bool = False) -> Pipeline:
+        """Return the pipeline of a list, or of a single geometry.
+
+        Args:
+            given: It begins with the crop, or has none if it `follows` another output.
+            follows: Whether it does.
+        """
         steps = [given] if isinstance(given, Geometry) else given
-        if not isinstance(steps, Sequence) or isinstance(steps, str) or not steps:
-            raise TypeError(f"a pipeline is a list of fastrecord.transforms, not {given!r}")
-        first, *rest = steps
-        if not isinstance(first, Geometry):
-            raise TypeError(f"a pipeline begins with the crop, such as RandomResizedCrop(224), not {first!r}")
+        if not isinstance(steps, Sequence) or isinstance(steps, str):
+            raise TypeError(f"a list of fastrecord.transforms, not {given!r}")
+        rest = list(steps)
+        decode = rest.pop(0) if rest and isinstance(rest[0], Decode) else Decode()
+        count = next((at for at, step in enumerate(rest) if not isinstance(step, Geometry)), len(rest))
+        crops, rest = rest[:count], rest[count:]
+        if follows and crops:
+            raise ValueError(f"{crops[0]!r}: what follows another output has no crop of its own")
+        if not follows and not crops:
+            found = f", not {steps[0]!r}" if len(steps) else ""
+            raise TypeError(f"a list begins with the crop, such as RandomResizedCrop(224){found}")
         floats = [at for at, step in enumerate(rest) if isinstance(step, ToFloat)]
         if len(floats) > 1:
-            raise ValueError("a pipeline has one ToFloat")
+            raise ValueError("a list has one ToFloat")
         end = floats[0] if floats else len(rest)
         before, after = rest[:end], rest[end + 1 :]
         for step in (*before, *after):
-            if isinstance(step, Geometry):
-                raise ValueError(f"a pipeline has one crop, at its start: {step!r} is another")
+            if isinstance(step, Geometry | Decode):
+                raise ValueError(f"{step!r} comes at the start of a list")
             if not isinstance(step, Operation):
-                raise TypeError(f"{step!r} is no operation of fastrecord.transforms")
+                raise TypeError(f"{step!r} is no transform of fastrecord.transforms")
         for step in after:
             if not isinstance(step, RandomErasing):
                 raise ValueError(f"after ToFloat, only RandomErasing can follow, not {type(step).__name__}")
-        return cls(first, tuple(before), rest[end] if floats else None, tuple(after))
+        to_float = rest[end] if floats else None
+        return cls(decode, Frame(tuple(crops)) if crops else None, tuple(before), to_float, tuple(after))
 
     def converted(self, to_float: ToFloat) -> Pipeline:
         """Return the same pipeline with a conversion at its end.
 
         Raises:
-            ValueError: it has one.
+            ValueError: it has one, or its images have other channels.
         """
         if self.to_float is not None:
             raise ValueError("the images become floats twice: leave out ToFloat, or dtype of delivery")
@@ -73,35 +87,22 @@ class Pipeline:
     @property
     def moves(self) -> bool:
         """Whether pixels are moved at random."""
-        return self.geometry.random or any(_moves(one) for one in self.operations)
+        return (self.frame is not None and self.frame.random) or any(one.moves for one in self.operations)
 
     @property
-    def planar(self) -> bool:
+    def mixes(self) -> bool:
+        """Whether no map says where a pixel went."""
+        return any(one.mixes for one in self.operations)
+
+    @property
+    def is_planar(self) -> bool:
         """Whether images lie channel by channel."""
         return self.to_float is not None and self.to_float.layout == "nchw"
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the tensors."""
-        return torch.uint8 if self.to_float is None else self.to_float.torch_dtype
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of an image in memory."""
-        height, width = self.geometry.output
-        return (3, height, width) if self.planar else (height, width, 3)
-
-    def recipe(self, output: str) -> Recipe | None:
-        """Return what the core does after the crop, whose draws the output's name separates from others."""
-        if not self.operations and self.to_float is None:
-            return None
-        described = {
+    def recipe(self) -> dict[str, Any]:
+        """Return the description for the core of what is done after the crop."""
+        return {
             "operations": [one.spec() for one in self.operations],
             "to_float": None if self.to_float is None else self.to_float.spec(),
             "after": [one.spec() for one in self.after],
         }
-        return Recipe(json.dumps(described), output)
-
-
-def _moves(operation: Operation) -> bool:
-    return operation.moves or (isinstance(operation, Several) and any(map(_moves, operation.transforms)))

@@ -20,14 +20,15 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ToFloat:
-    """Converts bytes to floats: `byte / (255 * std) - mean / std`, in float32, then rounded to `dtype`.
+    """Converts values to floats: `byte / (255 * std) - mean / std`, in float32, then rounded to `dtype`.
 
     It comes after all operations on bytes; only `RandomErasing` can follow.
 
     Attributes:
         dtype: "float32", "float16" or "bfloat16", or torch's type.
-        mean, std: One number for each channel, for values in [0, 1]; std above 0.
-        layout: "channels_last" memory, or "nchw". The shape is (B, 3, H, W) in any case.
+        mean, std: One number for each channel, for values in [0, 1]; std above 0. Values of 16 bits are divided
+            by 65535, floats by nothing.
+        layout: "channels_last" memory, or "nchw". The shape is (B, C, H, W) in any case.
     """
 
     dtype: Any = "float32"
@@ -38,10 +39,12 @@ class ToFloat:
     def __post_init__(self) -> None:
         dtype = str(self.dtype).removeprefix("torch.")
         object.__setattr__(self, "dtype", choice("dtype", dtype, ("float32", "float16", "bfloat16")))
-        if len(self.mean) != 3 or len(self.std) != 3:
-            raise ValueError(f"mean and std have three numbers, not {self.mean!r} and {self.std!r}")
-        object.__setattr__(self, "mean", tuple(number("mean", one, -float("inf")) for one in self.mean))
-        object.__setattr__(self, "std", tuple(number("std", one, 1e-9) for one in self.std))
+        for name, low in (("mean", -float("inf")), ("std", 1e-9)):
+            values = getattr(self, name)
+            values = values if isinstance(values, Sequence) else [values]
+            object.__setattr__(self, name, tuple(number(name, one, low) for one in values))
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean and std have a number for each channel, not {self.mean!r} and {self.std!r}")
         choice("layout", self.layout, ("channels_last", "nchw"))
 
     @property

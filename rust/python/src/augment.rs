@@ -1,6 +1,7 @@
 //! `Recipe`: what a recipe does to one image, without a loader.
 
 use fastrecord_core::augment::{Canvas, Drawn, Recipe as CoreRecipe, Step};
+use fastrecord_core::image::Random;
 use numpy::{PyArray1, PyReadonlyArray3, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -42,7 +43,7 @@ impl Recipe {
 
     /// Return what is done to an image of `size` (height, width) at a position of an epoch: JSON.
     fn draw(&self, seed: u64, epoch: u64, position: u64, size: (usize, usize)) -> PyResult<String> {
-        let drawn = self.0.draw(seed, epoch, position, (size.1, size.0));
+        let drawn = self.0.draw(&Random::new(seed, epoch, position), (size.1, size.0));
         serde_json::to_string(&drawn).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 

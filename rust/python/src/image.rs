@@ -140,7 +140,7 @@ pub(crate) fn crop_image<'py>(
 
 /// Draw the boxes of a random resized crop at positions 0 to n of epoch 0.
 ///
-/// Returns int64 (n, 5): x, y, width, height, and whether the image is flipped.
+/// Returns int64 (n, 4): x, y, width, height.
 #[pyfunction]
 pub(crate) fn draw_crops(
     py: Python<'_>,
@@ -154,10 +154,10 @@ pub(crate) fn draw_crops(
     geometry.check().map_err(PyValueError::new_err)?;
     let rows: Vec<i64> = (0..n)
         .flat_map(|position| {
-            let (crop, flip) = geometry.draw(image.0, image.1, true, Random::new(seed, 0, position));
+            let crop = geometry.crop(image.0, image.1, 0, &mut Random::new(seed, 0, position));
             let Rect { x, y, width, height } = crop.bounds;
-            [x.into(), y.into(), width.into(), height.into(), i64::from(flip)]
+            [x, y, width, height].map(i64::from)
         })
         .collect();
-    PyArray1::from_vec(py, rows).reshape([n as usize, 5])
+    PyArray1::from_vec(py, rows).reshape([n as usize, 4])
 }

@@ -3,45 +3,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fastrecord_core::image::{Channels, Geometry};
+use fastrecord_core::image::{Channels, DecodeOptions};
 use fastrecord_core::{
-    BufferPool, Error, ImageOptions, Load as CoreLoad, LoadCounters, LoadFile, LoadPlan as CoreLoadPlan, LoadSource,
+    BufferPool, Error, ImageOutput, Load as CoreLoad, LoadCounters, LoadFile, LoadPlan as CoreLoadPlan, LoadSource,
     Loader, Output, Verify, View, Workload,
 };
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
-use crate::augment::Recipe;
 use crate::convert::buffers::{BatchMemory, lend, release_lent};
 use crate::convert::images::Decoding;
 use crate::convert::indices::positions as numbers;
 use crate::convert::verify::Check;
-use crate::error::{not_decoded, to_py, without_gil};
+use crate::error::{to_py, without_gil};
 use crate::logging::{deliver, delivered, follow};
 use crate::read::reader::Reader;
-
-/// Converts (height, width), Python's order, to (width, height).
-fn size((height, width): (u32, u32)) -> (u32, u32) {
-    (width, height)
-}
-
-fn geometry(given: &Bound<'_, PyTuple>) -> PyResult<Geometry> {
-    let kind: String = given.get_item(0)?.extract()?;
-    let out = size(given.get_item(1)?.extract()?);
-    Ok(match kind.as_str() {
-        "random_resized_crop" => Geometry::RandomResizedCrop {
-            size: out,
-            scale: given.get_item(2)?.extract()?,
-            ratio: given.get_item(3)?.extract()?,
-        },
-        "center_crop" => Geometry::CenterCrop { size: out, resize: given.get_item(2)?.extract()? },
-        "resize" => Geometry::Resize { size: out },
-        "random_crop" => Geometry::RandomCrop { size: out, padding: given.get_item(2)?.extract()? },
-        other => return Err(PyValueError::new_err(format!("no such geometry: {other:?}"))),
-    })
-}
 
 /// Returns each file, and the schema positions of the named fields. The first file is opened, and
 /// others unless they are shards that the loader can open.
@@ -53,33 +30,21 @@ fn files_of(files: Vec<(PyRef<'_, Reader>, Vec<String>)>) -> PyResult<Vec<LoadFi
     files.into_iter().enumerate().map(file).collect()
 }
 
-/// What becomes of a field: None: its values are stacked; else the geometry of its images, and what is
-/// done to their pixels.
-type Given<'py> = Option<(Bound<'py, PyTuple>, Option<PyRef<'py, Recipe>>)>;
+/// What becomes of a field: None: its values are stacked; else the description of an output of images.
+type Given = Option<String>;
 
-fn output(given: &Given<'_>) -> PyResult<Output> {
-    let Some((described, recipe)) = given else { return Ok(Output::Stack) };
-    Ok(Output::Image(geometry(described)?, recipe.as_ref().map(|recipe| recipe.0.clone())))
-}
-
-/// How images are made: a `fastrecord.loader.outputs._Images`.
-#[derive(FromPyObject)]
-struct Images {
-    flip: bool,
-    decoding: Decoding,
-    main: Option<usize>,
+fn output(given: &Given) -> PyResult<Output> {
+    let Some(described) = given else { return Ok(Output::Stack) };
+    Ok(Output::Image(Box::new(ImageOutput::new(described).map_err(PyValueError::new_err)?)))
 }
 
 /// What a loader's threads make of each record: images, and values stacked as they are.
 ///
 /// Args:
 ///     files: Readers, each with the names of its fields, one for each output.
-///     outputs: For each output the geometry of its images, as `fastrecord.transforms` describes it, and a
-///         `Recipe` or None; None: its values are stacked, which are scalars, or arrays of a fixed shape.
-///     images: How images are made: an object with these attributes. `flip`: mirror half of the
-///         records at random. `decoding`: a `fastrecord.Decoding`. `main`: the number of the image that
-///         may be a mask; the others refuse images that may be masks; None: no image refuses them.
-///         None: the default of each.
+///     outputs: For each output what becomes of its images, as `fastrecord.transforms` describes it in JSON;
+///         None: its values are stacked, which are scalars, or arrays of a fixed shape.
+///     decoding: How images are decoded, a `fastrecord.Decoding`.
 ///     verify: When to check payloads against their CRCs, as in `Reader`.
 ///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
@@ -108,20 +73,17 @@ impl LoadPlan {
 #[pymethods]
 impl LoadPlan {
     #[new]
-    #[pyo3(signature = (files, outputs, *, images = None, verify = Check(Verify::Once), spares = 4))]
+    #[pyo3(signature = (files, outputs, *, decoding = None, verify = Check(Verify::Once), spares = 4))]
     fn new(
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
-        outputs: Vec<Given<'_>>,
-        images: Option<Images>,
+        outputs: Vec<Given>,
+        decoding: Option<Decoding>,
         verify: Check,
         spares: usize,
     ) -> PyResult<Self> {
         let outputs: Vec<Output> = outputs.iter().map(output).collect::<PyResult<_>>()?;
-        let images = match images {
-            Some(Images { flip, decoding, main }) => ImageOptions { flip, decode: decoding.options()?, main },
-            None => ImageOptions::default(),
-        };
-        let plan = CoreLoadPlan::new(files_of(files)?, &outputs, images, verify.0).map_err(to_py)?;
+        let decode = decoding.map_or_else(|| Ok(DecodeOptions::default()), |decoding| decoding.options())?;
+        let plan = CoreLoadPlan::new(files_of(files)?, &outputs, decode, verify.0).map_err(to_py)?;
         let spare = Mutex::new(BufferPool::new(spares));
         Ok(Self { plan: Arc::new(plan), counters: Arc::default(), blocks: spares, spares: spare })
     }
@@ -233,8 +195,8 @@ impl Drop for ReleaseLent {
 
 /// The memory of each output, and the records that failed.
 type Made = (Vec<BatchMemory>, Vec<(usize, PyErr)>);
-/// Sizes, parts and flips of the images of one output.
-type Views<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<bool>>);
+/// Sizes, parts and matrices of the images of one output.
+type Views<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray3<f64>>, Bound<'py, PyArray3<f64>>);
 
 #[pymethods]
 impl Load {
@@ -258,24 +220,24 @@ impl Load {
         Ok((buffers.into_iter().map(BatchMemory::new).collect(), failures))
     }
 
-    /// Process images that the caller supplies as the threads would. Counts the record as loaded
-    /// instead of failed.
+    /// Make a record's images as the threads do, some of them from data that the caller supplies. Counts the
+    /// record as loaded instead of failed.
     ///
     /// Args:
     ///     slot: The record's slot in the batch.
-    ///     images: For each image output, the encoded bytes or the pixels as binary PPM, and the colours
-    ///         of the source: "palette", "one" for one channel, "several", or None to inspect the
-    ///         bytes.
+    ///     images: The number of an image output, the encoded bytes or the pixels as binary PPM of the image of
+    ///         its field, and the colours of the source: "palette", "one" for one channel, "several", or None to
+    ///         inspect the bytes.
     /// Returns:
     ///     For each image output the bytes of its row in the batch, uint8 (N,).
     /// Raises:
-    ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a
-    ///     mask. Its attribute `output` is the number of the image output.
+    ///     DecodeError: an image cannot be decoded, does not fit the other images, or may be a mask.
+    ///     CorruptFileError, OSError: one cannot be read.
     fn make_of<'py>(
         &self,
         py: Python<'py>,
         slot: usize,
-        images: Vec<(Vec<u8>, Option<String>)>,
+        images: Vec<(usize, Vec<u8>, Option<String>)>,
     ) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let channels = |name: &Option<String>| match name.as_deref() {
             Some("palette") => Some(Channels::Palette),
@@ -283,12 +245,8 @@ impl Load {
             Some(_) => Some(Channels::Several),
             None => None,
         };
-        let images: Vec<_> = images.iter().map(|(data, name)| (&data[..], channels(name))).collect();
-        let made = py.detach(|| self.plan.make_of(&self.inner, slot, &images, &self.counters));
-        let made = made.map_err(|(output, error)| {
-            let raised = not_decoded(&error);
-            raised.value(py).setattr("output", output).err().unwrap_or(raised)
-        })?;
+        let images: Vec<_> = images.iter().map(|(at, data, name)| (*at, &data[..], channels(name))).collect();
+        let made = py.detach(|| self.plan.make_of(&self.inner, slot, &images, &self.counters)).map_err(to_py)?;
         Ok(made.into_iter().map(|row| PyArray1::from_vec(py, row)).collect())
     }
 
@@ -296,18 +254,24 @@ impl Load {
     ///
     /// Returns:
     ///     For each image output: height and width of the images, int64 (N, 2); left, top, right and bottom
-    ///     of the part that the whole output shows, float64 (N, 4); whether it is mirrored, bool (N,).
-    ///     Zeros for records that failed.
+    ///     of the part that the crop of each view shows, float64 (N, views, 4); the matrix from a point (x, y, 1)
+    ///     of the image to a point of the output, float64 (N, views, 9). Zeros for records that failed.
     fn views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Views<'py>>> {
         let rows = py.detach(|| self.plan.views(&self.inner));
-        let of = |output: usize| {
-            let views = || rows.iter().map(move |row| row.as_ref().map_or_else(View::default, |views| views[output]));
-            let sizes = views().flat_map(|view| [view.image.1, view.image.0]).map(i64::from);
+        let of = |(output, views): (usize, usize)| {
+            let none = View { image: (0, 0), part: [0.0; 4], matrix: [[0.0; 3]; 3] };
+            let of_row = |row: &Option<Vec<Vec<View>>>| {
+                row.as_ref().map_or_else(|| vec![none; views], |outputs| outputs[output].clone())
+            };
+            let all: Vec<Vec<View>> = rows.iter().map(of_row).collect();
+            let sizes = all.iter().flat_map(|row| [row[0].image.1, row[0].image.0]).map(i64::from);
             let sizes = PyArray1::from_iter(py, sizes).reshape([rows.len(), 2])?;
-            let parts = PyArray1::from_iter(py, views().flat_map(|view| view.part)).reshape([rows.len(), 4])?;
-            Ok((sizes, parts, PyArray1::from_iter(py, views().map(|view| view.flip))))
+            let each = || all.iter().flatten();
+            let parts = PyArray1::from_iter(py, each().flat_map(|view| view.part)).reshape([rows.len(), views, 4])?;
+            let matrices = each().flat_map(|view| view.matrix.into_iter().flatten());
+            Ok((sizes, parts, PyArray1::from_iter(py, matrices).reshape([rows.len(), views, 9])?))
         };
-        (0..self.plan.image_sizes().len()).map(of).collect()
+        self.plan.image_views().into_iter().enumerate().map(of).collect()
     }
 
     /// Return whether `wait` would return at once.

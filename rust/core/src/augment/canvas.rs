@@ -5,6 +5,8 @@
 pub struct Canvas {
     width: usize,
     height: usize,
+    /// Whether the three channels of each pixel are equal, and stand for one.
+    single: bool,
     pixels: Vec<u8>,
     spare: Vec<u8>,
 }
@@ -13,7 +15,7 @@ impl Canvas {
     /// Makes room for an image of that size and returns its pixels, whose values are arbitrary. The
     /// memory of earlier images is reused.
     pub fn begin(&mut self, width: usize, height: usize) -> &mut [u8] {
-        (self.width, self.height) = (width, height);
+        (self.width, self.height, self.single) = (width, height, false);
         self.pixels.resize(3 * width * height, 0);
         &mut self.pixels
     }
@@ -26,6 +28,25 @@ impl Canvas {
     /// Returns the pixels.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
+    }
+
+    /// Makes each pixel grey, as Pillow's mode "L": from now on the image has one channel.
+    pub fn make_single(&mut self) {
+        self.single = true;
+        for pixel in self.pixels.as_chunks_mut::<3>().0 {
+            let [red, green, blue] = pixel.map(u32::from);
+            *pixel = [((19_595 * red + 38_470 * green + 7471 * blue + 0x8000) >> 16) as u8; 3];
+        }
+    }
+
+    /// Reports whether the image has one channel, three times.
+    pub(super) fn is_single(&self) -> bool {
+        self.single
+    }
+
+    /// Writes the only channel.
+    pub fn write_single(&self, out: &mut [u8]) {
+        out.iter_mut().zip(self.pixels.as_chunks::<3>().0).for_each(|(out, &[value, _, _])| *out = value);
     }
 
     pub(super) fn pixels_mut(&mut self) -> &mut [u8] {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::plane::Pixels;
 use super::planes::read_by_channels;
 use super::step::Step;
 use super::vector::vectorized;
@@ -24,9 +25,9 @@ pub struct ToFloat {
     /// The type of the values.
     pub dtype: FloatType,
     /// The mean of each channel, of 1.
-    pub mean: [f64; 3],
+    pub mean: Vec<f64>,
     /// The standard deviation of each channel, of 1, above 0.
-    pub std: [f64; 3],
+    pub std: Vec<f64>,
     /// Whether values lie channel by channel, instead of pixel by pixel.
     pub planar: bool,
 }
@@ -128,6 +129,11 @@ impl FloatType {
         if self == Self::Float32 { 4 } else { 2 }
     }
 
+    /// Writes one value.
+    fn write_one(self, value: f32, out: &mut [u8]) {
+        self.write(&Line { factor: [0.0; GROUP], offset: [value; GROUP] }, &[0], out);
+    }
+
     fn write(self, line: &Line, pixels: &[u8], out: &mut [u8]) {
         match self {
             Self::Float32 => to_float32(line, pixels, out),
@@ -161,22 +167,46 @@ impl ToFloat {
         Line { factor: each(&|at| 1.0 / (255.0 * self.std[at])), offset: each(&|at| -self.mean[at] / self.std[at]) }
     }
 
+    /// Writes the values of images of one channel.
+    pub fn write_grey(&self, pixels: &[u8], out: &mut [u8]) {
+        self.dtype.write(&self.line(|_| 0), pixels, out);
+    }
+
+    /// Writes the values of pixels of any type, one by one; `unit` is what 1 is there.
+    pub fn write_plane(&self, plane: &Pixels<'_>, out: &mut [u8]) {
+        let (bytes, channels, size) = (plane.sample.size(), self.mean.len(), self.dtype.size());
+        let count = plane.bytes.len() / plane.pixel;
+        let unit = plane.sample.unit();
+        for (at, value) in plane.bytes.chunks_exact(bytes).enumerate() {
+            let channel = at % channels;
+            let value = (f64::from(plane.sample.read(value)) / unit - self.mean[channel]) / self.std[channel];
+            let at = if self.planar { channel * count + at / channels } else { at };
+            self.dtype.write_one(value as f32, &mut out[at * size..][..size]);
+        }
+    }
+
     /// Applies a step to converted values of an image of that width: only parts can be erased.
     pub fn apply(&self, step: &Step, (image_width, image_height): (usize, usize), out: &mut [u8]) {
         let &Step::Erase { x, y, width, height, value } = step else { return };
-        let size = self.dtype.size();
-        let mut one = [[0; 4]; 3];
-        for (bytes, value) in one.iter_mut().zip(value) {
-            let line = Line { factor: [0.0; GROUP], offset: [value as f32; GROUP] };
-            self.dtype.write(&line, &[0], &mut bytes[..size]);
-        }
+        let (size, channels) = (self.dtype.size(), self.mean.len());
+        let one: Vec<u8> = (0..channels)
+            .flat_map(|channel| {
+                let mut bytes = [0; 4];
+                self.dtype.write_one(value[channel.min(2)] as f32, &mut bytes[..size]);
+                bytes.into_iter().take(size)
+            })
+            .collect();
         for row in y..y + height {
             let start = row * image_width + x;
-            for channel in 0..3 {
-                for column in start..start + width {
-                    let at = if self.planar { channel * image_width * image_height + column } else { 3 * column + channel };
-                    out[at * size..(at + 1) * size].copy_from_slice(&one[channel][..size]);
-                }
+            if !self.planar {
+                let out = &mut out[start * one.len()..(start + width) * one.len()];
+                out.chunks_exact_mut(one.len()).for_each(|out| out.copy_from_slice(&one));
+                continue;
+            }
+            for (channel, one) in one.chunks_exact(size).enumerate() {
+                let start = channel * image_width * image_height + start;
+                let out = &mut out[start * size..(start + width) * size];
+                out.chunks_exact_mut(size).for_each(|out| out.copy_from_slice(one));
             }
         }
     }

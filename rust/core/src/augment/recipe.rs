@@ -17,6 +17,9 @@ pub struct Recipe {
     pub to_float: Option<ToFloat>,
     /// On floats: erasing.
     after: Vec<Node>,
+    /// Separates its random numbers from those of other outputs and views.
+    #[serde(skip)]
+    stream: u64,
 }
 
 /// What a recipe does to one record.
@@ -35,22 +38,39 @@ impl Recipe {
     /// # Errors
     /// What is wrong.
     pub fn new(json: &str, stream: &str, view: u64) -> Result<Self, String> {
-        let mut recipe: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let (stream, mut seen) = (Random::key(&[hash(stream), view]), Vec::new());
-        assign(&mut recipe.operations, stream, &mut seen);
-        assign(&mut recipe.after, stream, &mut seen);
+        let recipe: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
         if !recipe.after.iter().all(Node::is_erasing) {
             return Err("after ToFloat, only RandomErasing can follow".to_owned());
         }
-        Ok(recipe)
+        Ok(recipe.keyed(stream, view))
     }
 
-    /// Decides what is done to the image of a record, whose output has that width and height.
-    pub fn draw(&self, seed: u64, epoch: u64, position: u64, size: (usize, usize)) -> Drawn {
-        let base = Random::new(seed, epoch, position);
+    /// Returns the same recipe with the random numbers of another stream or view.
+    #[must_use]
+    pub fn keyed(mut self, stream: &str, view: u64) -> Self {
+        self.stream = Random::key(&[hash(stream), view]);
+        let mut seen = Vec::new();
+        assign(&mut self.operations, self.stream, &mut seen);
+        assign(&mut self.after, self.stream, &mut seen);
+        self
+    }
+
+    /// Returns the random numbers of the crop of that name.
+    pub fn crop(&self, base: &Random, name: &str) -> Random {
+        base.keyed_by(Random::key(&[self.stream, hash(name), 0]))
+    }
+
+    /// Reports whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty() && self.to_float.is_none()
+    }
+
+    /// Decides what is done to the image of a record, whose random numbers `base` keys, and whose output has that
+    /// width and height.
+    pub fn draw(&self, base: &Random, size: (usize, usize)) -> Drawn {
         let mut drawn = Drawn::default();
-        self.operations.iter().for_each(|node| node.draw(&base, size, &mut drawn.steps));
-        self.after.iter().for_each(|node| node.draw(&base, size, &mut drawn.after));
+        self.operations.iter().for_each(|node| node.draw(base, size, &mut drawn.steps));
+        self.after.iter().for_each(|node| node.draw(base, size, &mut drawn.after));
         drawn
     }
 }

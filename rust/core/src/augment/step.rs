@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::canvas::Canvas;
+use super::matrix::{IDENTITY, Matrix};
 use super::warp::{Interpolation, Warp, inverse_affine};
 use super::{blur, flip, grey, hue, mix, sharpness, tone};
 
@@ -46,9 +47,10 @@ pub enum Step {
 
 impl Step {
     /// Changes the image.
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     pub fn apply(&self, canvas: &mut Canvas) {
         match *self {
+            // What has one channel has no colour.
+            Self::Saturation { .. } | Self::Hue { .. } | Self::Grayscale if canvas.is_single() => {}
             Self::HorizontalFlip => flip::horizontal(canvas),
             Self::VerticalFlip => flip::vertical(canvas),
             Self::Brightness { factor } => tone::brightness(canvas, factor),
@@ -63,21 +65,57 @@ impl Step {
             Self::Autocontrast => tone::autocontrast(canvas),
             Self::Equalize => tone::equalize(canvas),
             Self::Blur { kernel, sigma } => blur::blur(canvas, kernel, sigma),
-            Self::Affine { angle, translate, scale, shear, center, interpolation, fill } => {
-                let (width, height) = canvas.size();
-                let center = center.map_or((0.0, 0.0), |(x, y)| (x - width as f64 * 0.5, y - height as f64 * 0.5));
-                let matrix = inverse_affine(center, angle, translate, scale, shear);
-                Warp { matrix, centered: true, interpolation, fill }.apply(canvas);
-            }
-            Self::Perspective { coefficients, interpolation, fill } => {
-                let matrix = coefficients.map(|value| value as f32);
-                Warp { matrix, centered: false, interpolation, fill }.apply(canvas);
+            Self::Affine { .. } | Self::Perspective { .. } => {
+                if let Some(warp) = self.warp(canvas.size()) {
+                    warp.apply(canvas);
+                }
             }
             Self::Mix { own, ref chains } => mix::mix(canvas, own, chains),
             Self::Erase { x, y, width, height, value } => {
                 let (pitch, value) = (canvas.size().0, value.map(|value| grey::byte(value as f32)));
                 for row in canvas.pixels_mut().as_chunks_mut::<3>().0.chunks_mut(pitch).skip(y).take(height) {
                     row[x..x + width].fill(value);
+                }
+            }
+        }
+    }
+
+    /// Returns the map of a step that moves pixels of an image of that size, but for flips.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    pub fn warp(&self, (width, height): (usize, usize)) -> Option<Warp> {
+        match *self {
+            Self::Affine { angle, translate, scale, shear, center, interpolation, fill } => {
+                let center = center.map_or((0.0, 0.0), |(x, y)| (x - width as f64 * 0.5, y - height as f64 * 0.5));
+                let matrix = inverse_affine(center, angle, translate, scale, shear);
+                Some(Warp { matrix, centered: true, interpolation, fill })
+            }
+            Self::Perspective { coefficients: matrix, interpolation, fill } => {
+                Some(Warp { matrix, centered: false, interpolation, fill })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns where points of an image of that size come to lie.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    pub fn matrix(&self, size: (usize, usize)) -> Matrix {
+        match self {
+            Self::HorizontalFlip => [[-1.0, 0.0, size.0 as f64], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+            Self::VerticalFlip => [[1.0, 0.0, 0.0], [0.0, -1.0, size.1 as f64], [0.0, 0.0, 1.0]],
+            _ => self.warp(size).and_then(|warp| warp.forward(size)).unwrap_or(IDENTITY),
+        }
+    }
+
+    /// Applies a step to an image of the same scene of another size: only moves have an effect.
+    pub fn follow(&self, canvas: &mut Canvas, lead: (usize, usize), interpolation: Interpolation, fill: [u8; 3]) {
+        let size = canvas.size();
+        #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+        let scale = (size.0 as f64 / lead.0 as f64, size.1 as f64 / lead.1 as f64);
+        match self {
+            Self::HorizontalFlip | Self::VerticalFlip => self.apply(canvas),
+            _ => {
+                if let Some(warp) = self.warp(lead) {
+                    Warp { interpolation, fill: Some(fill), ..warp.scaled(scale) }.apply(canvas);
                 }
             }
         }

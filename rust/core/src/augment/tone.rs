@@ -63,8 +63,15 @@ pub(super) fn brightness(canvas: &mut Canvas, factor: f64) {
 
 /// Moves all values away from, or towards, the mean luma.
 pub(super) fn contrast(canvas: &mut Canvas, factor: f64) {
-    let mean = mean_luma(canvas.pixels());
+    let mean = if canvas.is_single() { mean_value(canvas.pixels()) } else { mean_luma(canvas.pixels()) };
     blend(canvas.pixels_mut(), factor as f32, mean, (1.0 - factor) as f32);
+}
+
+/// Returns the mean of all values.
+#[allow(clippy::cast_precision_loss)] // as torch computes it, in f32
+fn mean_value(pixels: &[u8]) -> f32 {
+    let sum: u64 = pixels.iter().map(|&value| u64::from(value)).sum();
+    sum as f32 / pixels.len() as f32
 }
 
 /// Keeps the highest bits of each value.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::canvas::Canvas;
 use super::grey::byte;
+use super::matrix::{self, Matrix};
 use super::vector::vectorized;
 
 /// How a pixel between others is found.
@@ -22,9 +23,9 @@ pub enum Interpolation {
 
 /// Moves each pixel of the output from its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Warp {
+pub struct Warp {
     /// `x' = (m[0] x + m[1] y + m[2]) / (m[6] x + m[7] y + 1)`, and `y'` with `m[3..6]`.
-    pub(super) matrix: [f32; 8],
+    pub(super) matrix: [f64; 8],
     /// Whether (0, 0) is the middle of the image. Else it is its upper left corner.
     pub(super) centered: bool,
     pub(super) interpolation: Interpolation,
@@ -72,18 +73,66 @@ vectorized! {
     }
 }
 
-impl Warp {
-    /// Applies the warp.
+/// Which pixel of the input becomes each pixel of a row of the output.
+pub(super) struct Rows {
+    matrix: [f32; 8],
+    size: (f32, f32),
+    /// The centre of the first pixel.
+    start: (f32, f32),
+    /// What leads from a place in the input to the number of a pixel.
+    shift: (f32, f32),
+}
+
+impl Rows {
+    /// Computes the places of the first pixels of a row, as numbers of pixels of the input.
     #[allow(clippy::cast_precision_loss)] // sides are below 2^16
-    pub(super) fn apply(&self, canvas: &mut Canvas) {
-        let (width, height) = canvas.size();
+    pub(super) fn places(&self, line: usize, xs: &mut [f32], ys: &mut [f32]) {
+        places(&self.matrix, self.start.0, self.start.1 + line as f32, self.shift, xs, ys);
+    }
+
+    /// Computes the numbers of the nearest pixels, or [`OUTSIDE`].
+    pub(super) fn nearest(&self, xs: &[f32], ys: &[f32], out: &mut [i32]) {
+        nearest(xs, ys, self.size, out);
+    }
+}
+
+impl Warp {
+    /// Returns the same map for an image of another size that shows the same scene.
+    #[must_use]
+    pub fn scaled(&self, (across, down): (f64, f64)) -> Self {
+        let [a, b, c, d, e, f, g, h] = self.matrix;
+        let matrix = [a, b * across / down, c * across, d * down / across, e, f * down, g / across, h / down];
+        Self { matrix, ..*self }
+    }
+
+    /// Returns the matrix that maps a point of the input, of that size, to a point of the output; `None` if it has none.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    pub fn forward(&self, (width, height): (usize, usize)) -> Option<Matrix> {
+        let [a, b, c, d, e, f, g, h] = self.matrix;
+        let back = matrix::inverse([[a, b, c], [d, e, f], [g, h, 1.0]])?;
+        if !self.centered {
+            return Some(back);
+        }
+        let (x, y) = (width as f64 / 2.0, height as f64 / 2.0);
+        Some(matrix::product(matrix::moved(x, y), matrix::product(back, matrix::moved(-x, -y))))
+    }
+
+    /// Prepares for an image of that size.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    pub(super) fn rows(&self, (width, height): (usize, usize)) -> Rows {
         let size = (width as f32, height as f32);
-        // The centre of the first pixel, and what leads from a place in the input to the number of a pixel.
         let (start, shift) = if self.centered {
             (((1.0 - size.0) * 0.5, (1.0 - size.1) * 0.5), ((size.0 - 1.0) * 0.5, (size.1 - 1.0) * 0.5))
         } else {
             ((0.5, 0.5), (-0.5, -0.5))
         };
+        Rows { matrix: self.matrix.map(|value| value as f32), size, start, shift }
+    }
+
+    /// Applies the warp.
+    pub(super) fn apply(&self, canvas: &mut Canvas) {
+        let (width, height) = canvas.size();
+        let rows = self.rows((width, height));
         let (mut xs, mut ys) = (vec![0.0; width], vec![0.0; width]);
         let (mut numbers, mut weights) = (vec![0; width], vec![[0; 3]; width]);
         let outside = self.fill.unwrap_or_default();
@@ -94,18 +143,18 @@ impl Warp {
         canvas.replace(|from, to| {
             for (line, out) in to.chunks_exact_mut(3 * width).enumerate() {
                 let count = if run { 1 } else { width };
-                places(&self.matrix, start.0, start.1 + line as f32, shift, &mut xs[..count], &mut ys[..count]);
+                rows.places(line, &mut xs[..count], &mut ys[..count]);
                 if run {
                     copy_run(from, (width, height), whole(xs[0]), whole(ys[0]), outside, out);
                     continue;
                 }
                 match self.interpolation {
                     Interpolation::Nearest => {
-                        nearest(&xs, &ys, size, &mut numbers);
+                        rows.nearest(&xs, &ys, &mut numbers);
                         gather(from, &numbers, outside, out);
                     }
                     Interpolation::Bilinear => {
-                        corners(&xs, &ys, size, &mut numbers, &mut weights);
+                        corners(&xs, &ys, rows.size, &mut numbers, &mut weights);
                         let out = out.as_chunks_mut::<3>().0;
                         for (at, (out, &number)) in out.iter_mut().zip(&numbers).enumerate() {
                             *out = if number == OUTSIDE {
@@ -212,7 +261,7 @@ fn whole(value: f32) -> i32 {
 }
 
 /// Stand for the number of a pixel where there is none.
-const OUTSIDE: i32 = -1;
+pub(super) const OUTSIDE: i32 = -1;
 const BORDER: i32 = -2;
 
 /// The bits of a channel in a number that holds a whole pixel, and of a weight.
@@ -229,7 +278,7 @@ pub(super) fn inverse_affine(
     translate: (f64, f64),
     scale: f64,
     shear: (f64, f64),
-) -> [f32; 8] {
+) -> [f64; 8] {
     let (rotation, shear_x, shear_y) = (angle.to_radians(), shear.0.to_radians(), shear.1.to_radians());
     let a = (rotation - shear_y).cos() / shear_y.cos();
     let b = -(a * shear_x.tan() + rotation.sin());
@@ -239,7 +288,7 @@ pub(super) fn inverse_affine(
     let (moved_x, moved_y) = (center.0 + translate.0, center.1 + translate.1);
     let x = center.0 - xx * moved_x - xy * moved_y;
     let y = center.1 - yx * moved_x - yy * moved_y;
-    [xx, xy, x, yx, yy, y, 0.0, 0.0].map(|value| value as f32)
+    [xx, xy, x, yx, yy, y, 0.0, 0.0]
 }
 
 /// Returns the coefficients that map the `to` corners to the `from` corners, as (x, y), in pixels;

@@ -36,7 +36,7 @@ pub enum DecodeError {
     Scans { limit: u32 },
 
     #[error(
-        "{channels} beside another image would be resized as colours, which mixes the numbers of a mask: store masks as arrays, or leave the field out of image=, which gives its bytes, and open them with Pillow"
+        "{channels} beside another image would be resized as colours, which mixes the numbers of a mask: T.Like(..., interpolation=\"nearest\") keeps them"
     )]
     Mask { channels: String },
 

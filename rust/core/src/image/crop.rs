@@ -1,6 +1,8 @@
 //! `Crop` and `Geometry`: the part of an image that becomes the output, as pure functions with
 //! torchvision's geometry. It reads no pixels.
 
+use serde::Deserialize;
+
 use super::{DecodeError, Orientation, Random};
 
 /// Attempts at a random crop before the central one is used, as in torchvision.
@@ -29,6 +31,13 @@ impl Rect {
     /// Returns the first column and row after the rectangle.
     pub(super) fn end(self) -> (u64, u64) {
         (u64::from(self.x) + u64::from(self.width), u64::from(self.y) + u64::from(self.height))
+    }
+
+    /// Returns the smallest rectangle that contains both.
+    pub(super) fn around(self, other: Self) -> Self {
+        let (x, y) = (self.x.min(other.x), self.y.min(other.y));
+        let (end, inner) = (self.end(), other.end());
+        Self { x, y, width: (end.0.max(inner.0)) as u32 - x, height: (end.1.max(inner.1)) as u32 - y }
     }
 
     pub(super) fn contains(self, other: Self) -> bool {
@@ -85,7 +94,7 @@ impl Crop {
     }
 
     /// Checks that the crop lies within the image and fits the output; sizes are width, height.
-    pub(super) fn check(&self, image: (u32, u32), size: (u32, u32)) -> Result<(), DecodeError> {
+    pub(crate) fn check(&self, image: (u32, u32), size: (u32, u32)) -> Result<(), DecodeError> {
         let whole = Rect::whole(image.0, image.1);
         let numbers = [self.x, self.y, self.width, self.height].into_iter().all(f64::is_finite);
         // A sum of fractions may exceed the edge by one unit in the last place.
@@ -129,8 +138,9 @@ impl Crop {
     }
 }
 
-/// The transform of each image; sizes are width, height in pixels.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Which part of an image becomes the output, and at which size; sizes are width, height in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Geometry {
     /// A random part, of random area and aspect ratio, resized to `size`.
     RandomResizedCrop {
@@ -141,42 +151,93 @@ pub enum Geometry {
         /// Width over height: minimum, maximum.
         ratio: (f64, f64),
     },
-    /// The central part, after resizing the shorter side to `resize` pixels, if given.
-    CenterCrop {
-        /// Size of the output.
-        size: (u32, u32),
-        /// Length of the shorter side.
-        resize: Option<u32>,
-    },
     /// The whole image, resized to any aspect ratio.
     Resize {
         /// Size of the output.
         size: (u32, u32),
     },
-    /// A part of exactly that size at a random place, after adding a black border of `padding`
-    /// pixels on all sides.
-    RandomCrop {
+    /// The whole image, as large as fits into the middle of the output.
+    Letterbox {
         /// Size of the output.
         size: (u32, u32),
-        /// Border on each side, in pixels.
-        padding: u32,
+    },
+    /// A part of exactly the output's size, after resizing the image in proportion, if asked, and then
+    /// adding a border.
+    Window {
+        /// Size of the output.
+        size: (u32, u32),
+        /// How the image is resized first.
+        resize: Option<Scaling>,
+        /// Border on the left, at the top, on the right and at the bottom, in pixels.
+        padding: [u32; 4],
+        /// Where the part lies.
+        place: Place,
     },
 }
 
+/// The size of a whole image that is resized before it is cropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// Length of the shorter side, and the most for the longer one.
+    Short(u32, Option<u32>),
+    /// Width and height.
+    Exact(u32, u32),
+}
+
+/// Where a part of an image lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In the middle.
+    Center,
+    /// Anywhere.
+    Random,
+    /// In a corner, one for each view: left or right at the top, left or right at the bottom; then in the
+    /// middle.
+    Corners,
+}
+
 impl Geometry {
+    /// The central part, after resizing the shorter side to `resize` pixels, if given.
+    pub const fn center(size: (u32, u32), resize: Option<u32>) -> Self {
+        let resize = match resize {
+            Some(short) => Some(Scaling::Short(short, None)),
+            None => None,
+        };
+        Self::Window { size, resize, padding: [0; 4], place: Place::Center }
+    }
+
+    /// A part at a random place, after adding a border of `padding` pixels on all sides.
+    pub const fn random(size: (u32, u32), padding: u32) -> Self {
+        Self::Window { size, resize: None, padding: [padding; 4], place: Place::Random }
+    }
+
+    /// Returns the name of its transform, which keys its random numbers.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::RandomResizedCrop { .. } => "RandomResizedCrop",
+            Self::Window { place: Place::Random, .. } => "RandomCrop",
+            Self::Window { place: Place::Center, .. } => "CenterCrop",
+            Self::Window { place: Place::Corners, .. } => "FiveCrop",
+            Self::Resize { .. } => "Resize",
+            Self::Letterbox { .. } => "Letterbox",
+        }
+    }
+
     /// Returns the size of the output.
     pub const fn size(&self) -> (u32, u32) {
         match *self {
             Self::RandomResizedCrop { size, .. }
-            | Self::CenterCrop { size, .. }
             | Self::Resize { size }
-            | Self::RandomCrop { size, .. } => size,
+            | Self::Letterbox { size }
+            | Self::Window { size, .. } => size,
         }
     }
 
     /// Reports whether the output may have another size than the part that it shows.
     pub const fn resizes(&self) -> bool {
-        !matches!(self, Self::RandomCrop { .. } | Self::CenterCrop { resize: None, .. })
+        !matches!(self, Self::Window { resize: None, .. })
     }
 
     /// Checks that the geometry is valid.
@@ -201,45 +262,55 @@ impl Geometry {
                 ordered("a scale", scale)?;
                 ordered("a ratio", ratio)
             }
-            Self::CenterCrop { size, resize: Some(short) } if short < size.0.max(size.1) => Err(format!(
-                "a crop of {} x {} does not fit into images with a shorter side of {short} pixels",
-                size.0, size.1
-            )),
+            Self::Window { resize: Some(Scaling::Short(short, most)), .. }
+                if !(1..=65_535).contains(&short) || most.is_some_and(|most| most < short || most > 65_535) =>
+            {
+                Err(format!("a shorter side of {short} pixels, at most {most:?} for the longer one"))
+            }
+            Self::Window { resize: Some(Scaling::Exact(width, height)), .. }
+                if !(1..=65_535).contains(&width) || !(1..=65_535).contains(&height) =>
+            {
+                Err(format!("a size of {width} x {height}: each side must be from 1 to 65535 pixels"))
+            }
+            Self::Window { padding, .. } if padding.iter().any(|&side| side > 65_535) => {
+                Err(format!("a border of {padding:?} pixels: each at most 65535"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Draws the crop of an image of `width` times `height` pixels, and whether it is mirrored.
-    /// Mirroring needs `flip` and a coin toss. The coin is always tossed, so `flip` does not change
-    /// the crops.
-    pub fn draw(&self, width: u32, height: u32, flip: bool, mut random: Random) -> (Crop, bool) {
-        let coin = random.coin();
-        (self.crop(width, height, &mut random), flip && coin)
-    }
-
-    /// Draws the crop of an image of `width` times `height` pixels.
-    pub fn crop(&self, width: u32, height: u32, random: &mut Random) -> Crop {
+    /// Draws the crop of an image of `width` times `height` pixels; `view` numbers the crops of one image.
+    pub fn crop(&self, width: u32, height: u32, view: usize, random: &mut Random) -> Crop {
         let whole = Rect::whole(width, height);
         match *self {
             Self::RandomResizedCrop { size, scale, ratio } => {
                 Crop::exact(random_resized(width, height, scale, ratio, random), size)
             }
-            Self::CenterCrop { size, resize: Some(short) } => center_of_resized(whole, size, short),
-            Self::CenterCrop { size, resize: None } => {
-                let pad = (size.0.saturating_sub(width) / 2, size.1.saturating_sub(height) / 2);
-                let (x, y) = (middle(width, size.0), middle(height, size.1));
-                cut(whole, size, i64::from(x) - i64::from(pad.0), i64::from(y) - i64::from(pad.1))
-            }
             Self::Resize { size } => Crop::exact(whole, size),
-            Self::RandomCrop { size, padding } => {
-                let place = |side: u32, wanted: u32, random: &mut Random| {
-                    let room = (u64::from(side) + 2 * u64::from(padding)).saturating_sub(wanted.into());
-                    let drawn = random.below(u32::try_from(room + 1).unwrap_or(u32::MAX));
-                    i64::from(drawn) - i64::from(padding)
+            Self::Letterbox { size } => {
+                let (width, height) = fitted(width, height, size);
+                let target = Rect { x: (size.0 - width) / 2, y: (size.1 - height) / 2, width, height };
+                Crop { target, ..Crop::exact(whole, size) }
+            }
+            Self::Window { size, resize, padding: [left, top, right, bottom], place } => {
+                let scaled = match resize {
+                    None => (width, height),
+                    Some(Scaling::Short(short, most)) => resized(width, height, short, most),
+                    Some(Scaling::Exact(width, height)) => (width, height),
                 };
-                let y = place(height, size.1, random);
-                let x = place(width, size.0, random);
-                cut(whole, size, x, y)
+                let axis = |side: u32, wanted: u32, before: u32, after: u32, late: bool, random: &mut Random| {
+                    let side = u64::from(side) + u64::from(before) + u64::from(after);
+                    let room = side.saturating_sub(wanted.into());
+                    let at = match place {
+                        Place::Random => i64::from(random.below(u32::try_from(room + 1).unwrap_or(u32::MAX))),
+                        Place::Corners if view < 4 => if late { room.cast_signed() } else { 0 },
+                        Place::Center | Place::Corners => middle(side, wanted),
+                    };
+                    at - i64::from(before)
+                };
+                let y = axis(scaled.1, size.1, top, bottom, view / 2 % 2 == 1, random);
+                let x = axis(scaled.0, size.0, left, right, view % 2 == 1, random);
+                cut(whole, scaled, size, x, y)
             }
         }
     }
@@ -276,57 +347,72 @@ fn random_resized(width: u32, height: u32, scale: (f64, f64), ratio: (f64, f64),
     Rect { x: (width - w) / 2, y: (height - h) / 2, width: w, height: h }
 }
 
-/// Returns the central part after resizing the shorter side to `short`, in pixels of the original
-/// image.
-fn center_of_resized(whole: Rect, size: (u32, u32), short: u32) -> Crop {
-    let (width, height) = resized(whole.width, whole.height, short);
-    let (sx, sy) = (f64::from(whole.width) / f64::from(width), f64::from(whole.height) / f64::from(height));
-    Crop {
-        x: f64::from(middle(width, size.0)) * sx,
-        y: f64::from(middle(height, size.1)) * sy,
-        width: f64::from(size.0) * sx,
-        height: f64::from(size.1) * sy,
-        bounds: whole,
-        target: Rect::whole(size.0, size.1),
-    }
-}
-
-/// Returns the size after resizing the shorter side to `short` pixels. The longer side is in
-/// proportion and rounded down, as in torchvision's `Resize`.
-pub fn resized(width: u32, height: u32, short: u32) -> (u32, u32) {
-    let long = |side: u32, other: u32| {
-        u32::try_from(u64::from(side) * u64::from(short) / u64::from(other.max(1))).unwrap_or(u32::MAX)
+/// Returns the size after resizing the shorter side to `short` pixels, or the longer one to `most` if it
+/// would be longer. The other side is in proportion and rounded down, as in torchvision's `Resize`.
+pub fn resized(width: u32, height: u32, short: u32, most: Option<u32>) -> (u32, u32) {
+    let part = |side: u32, by: u32, of: u32| {
+        u32::try_from(u64::from(side) * u64::from(by) / u64::from(of.max(1))).unwrap_or(u32::MAX)
     };
-    if width <= height { (short, long(height, width)) } else { (long(width, height), short) }
+    let long = part(width.max(height), short, width.min(height));
+    let (short, long) = match most {
+        Some(most) if long > most => (part(short, most, long).max(1), most),
+        _ => (short, long),
+    };
+    if width <= height { (short, long) } else { (long, short) }
 }
 
-/// Returns half of `side - wanted`, rounded half to even as Python's `round` does.
-fn middle(side: u32, wanted: u32) -> u32 {
-    let rest = side.saturating_sub(wanted);
+/// Returns the largest size of the same aspect ratio that fits.
+#[allow(clippy::cast_sign_loss)] // the numbers are not negative
+fn fitted(width: u32, height: u32, size: (u32, u32)) -> (u32, u32) {
+    let (width, height) = (f64::from(width), f64::from(height));
+    let scale = (f64::from(size.0) / width).min(f64::from(size.1) / height);
+    let side = |length: f64, most: u32| ((length * scale).round_ties_even() as u32).clamp(1, most);
+    (side(width, size.0), side(height, size.1))
+}
+
+/// Returns half of `side - wanted`, rounded half to even as Python's `round` does. If the side is shorter,
+/// the larger half of the border lies behind it.
+fn middle(side: u64, wanted: u32) -> i64 {
+    let rest = side.cast_signed() - i64::from(wanted);
+    if rest < 0 {
+        return -(-rest / 2);
+    }
     let half = rest / 2;
     half + (rest % 2) * (half % 2)
 }
 
-/// Returns a part of exactly the output's size at `(x, y)`. It may lie partly outside the image and
-/// is black there.
-fn cut(whole: Rect, size: (u32, u32), x: i64, y: i64) -> Crop {
+/// Returns a part of exactly the output's size at `(x, y)` of the image resized to `scaled`. It may lie
+/// partly outside the image, where the output has its border.
+#[allow(clippy::cast_precision_loss)] // sides are below 2^18
+fn cut(whole: Rect, scaled: (u32, u32), size: (u32, u32), x: i64, y: i64) -> Crop {
     let axis = |at: i64, side: u32, wanted: u32| {
         let (start, end) = (at.max(0), (at + i64::from(wanted)).min(side.into()));
         let length = u32::try_from(end - start).unwrap_or(0);
         let number = |n: i64| u32::try_from(n.max(0)).unwrap_or(0);
         if length == 0 { (0, 0, 0) } else { (number(start), number(start - at), length) }
     };
-    let (from_x, to_x, width) = axis(x, whole.width, size.0);
-    let (from_y, to_y, height) = axis(y, whole.height, size.1);
+    let (from_x, to_x, width) = axis(x, scaled.0, size.0);
+    let (from_y, to_y, height) = axis(y, scaled.1, size.1);
     let part = Rect { x: from_x, y: from_y, width, height };
-    let crop = Crop { target: Rect { x: to_x, y: to_y, width, height }, ..Crop::exact(part, size) };
-    if !part.is_empty() {
-        return crop;
+    let target = Rect { x: to_x, y: to_y, width, height };
+    let scale = (f64::from(whole.width) / f64::from(scaled.0), f64::from(whole.height) / f64::from(scaled.1));
+    if part.is_empty() {
+        // Nothing of the image is shown; `reach` says where the output is.
+        let (x, y) = (x as f64 * scale.0, y as f64 * scale.1);
+        let (width, height) = (f64::from(size.0) * scale.0, f64::from(size.1) * scale.1);
+        return Crop { x, y, width, height, bounds: part, target: Rect::whole(0, 0) };
     }
-    // Nothing of the image is shown; `reach` says where the output is.
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^17
-    let (x, y) = (x as f64, y as f64);
-    Crop { x, y, width: size.0.into(), height: size.1.into(), ..crop }
+    if scaled == (whole.width, whole.height) {
+        return Crop { target, ..Crop::exact(part, size) };
+    }
+    Crop {
+        x: f64::from(part.x) * scale.0,
+        y: f64::from(part.y) * scale.1,
+        width: f64::from(width) * scale.0,
+        height: f64::from(height) * scale.1,
+        bounds: whole,
+        target,
+    }
 }
 
 #[cfg(test)]
@@ -337,7 +423,7 @@ mod tests {
         Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
 
     fn part(geometry: &Geometry, width: u32, height: u32, position: u64) -> Rect {
-        geometry.crop(width, height, &mut Random::new(0, 0, position)).bounds
+        geometry.crop(width, height, 0, &mut Random::new(0, 0, position)).bounds
     }
 
     #[test]
@@ -346,7 +432,7 @@ mod tests {
         assert_eq!(part(&IMAGENET, 500, 375, 0), rect((73, 170, 175, 186)));
         assert_eq!(part(&IMAGENET, 500, 375, 1), rect((33, 8, 311, 359)));
         assert_eq!(part(&IMAGENET, 1, 1, 0), rect((0, 0, 1, 1)));
-        assert_eq!(part(&Geometry::RandomCrop { size: (224, 224), padding: 0 }, 256, 256, 5), rect((0, 8, 224, 224)));
+        assert_eq!(part(&Geometry::random((224, 224), 0), 256, 256, 5), rect((0, 8, 224, 224)));
     }
 
     #[test]
@@ -374,8 +460,8 @@ mod tests {
 
     #[test]
     fn center_crops_are_where_torchvision_has_them() {
-        let crop = |geometry: Geometry, w, h| geometry.crop(w, h, &mut Random::new(0, 0, 0));
-        let center = Geometry::CenterCrop { size: (224, 224), resize: Some(256) };
+        let crop = |geometry: Geometry, w, h| geometry.crop(w, h, 0, &mut Random::new(0, 0, 0));
+        let center = Geometry::center((224, 224), Some(256));
         // 500 x 375 becomes 341 x 256; the crop begins at column round(58.5) = 58, row 16.
         let c = crop(center, 500, 375);
         let scale = 500.0 / 341.0;
@@ -383,17 +469,17 @@ mod tests {
         assert_eq!((c.y, c.height), (16.0 * (375.0 / 256.0), 224.0 * (375.0 / 256.0)));
         assert_eq!(c.bounds, Rect::whole(500, 375));
         // The image is smaller than the crop: it is centred, with black around it.
-        let c = crop(Geometry::CenterCrop { size: (10, 10), resize: None }, 5, 20);
+        let c = crop(Geometry::center((10, 10), None), 5, 20);
         assert_eq!(c.bounds, Rect { x: 0, y: 5, width: 5, height: 10 });
         assert_eq!(c.target, Rect { x: 2, y: 0, width: 5, height: 10 });
     }
 
     #[test]
     fn a_padded_random_crop_reaches_every_place() {
-        let geometry = Geometry::RandomCrop { size: (4, 4), padding: 1 };
+        let geometry = Geometry::random((4, 4), 1);
         let mut seen = std::collections::HashSet::new();
         for position in 0..1000 {
-            let crop = geometry.crop(4, 4, &mut Random::new(3, 0, position));
+            let crop = geometry.crop(4, 4, 0, &mut Random::new(3, 0, position));
             assert!(Rect::whole(4, 4).contains(crop.bounds) && Rect::whole(4, 4).contains(crop.target));
             assert_eq!((crop.bounds.width, crop.bounds.height), (crop.target.width, crop.target.height));
             seen.insert((crop.bounds.x, crop.bounds.y, crop.target.x, crop.target.y));
@@ -404,13 +490,13 @@ mod tests {
     #[test]
     fn the_reach_of_an_output_goes_beyond_the_image_by_its_black_border() {
         let reach = |geometry: Geometry, width, height| {
-            geometry.crop(width, height, &mut Random::new(0, 0, 7)).reach(geometry.size())
+            geometry.crop(width, height, 0, &mut Random::new(0, 0, 7)).reach(geometry.size())
         };
         let whole = |part: [f64; 4]| part.map(|side| side as i64);
         assert_eq!(whole(reach(Geometry::Resize { size: (7, 9) }, 50, 40)), [0, 0, 50, 40]);
-        assert_eq!(whole(reach(Geometry::CenterCrop { size: (10, 10), resize: None }, 5, 20)), [-2, 5, 8, 15]);
+        assert_eq!(whole(reach(Geometry::center((10, 10), None), 5, 20)), [-2, 5, 8, 15]);
         // Far from a small image: nothing of it is shown, and the place is still known.
-        let far = Geometry::RandomCrop { size: (2, 2), padding: 40_000 };
+        let far = Geometry::random((2, 2), 40_000);
         let [left, top, right, bottom] = whole(reach(far, 3, 3));
         assert!((right - left, bottom - top) == (2, 2) && (left.abs() > 3 || top.abs() > 3), "{left} {top}");
     }
@@ -420,7 +506,7 @@ mod tests {
         for geometry in [
             Geometry::Resize { size: (0, 224) },
             Geometry::Resize { size: (224, 70_000) },
-            Geometry::CenterCrop { size: (224, 224), resize: Some(200) },
+            Geometry::center((224, 224), Some(0)),
             Geometry::RandomResizedCrop { size: (224, 224), scale: (0.0, 1.0), ratio: (0.75, 1.33) },
             Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, 1.0), ratio: (1.5, 1.33) },
             Geometry::RandomResizedCrop { size: (224, 224), scale: (0.08, f64::INFINITY), ratio: (0.75, 1.33) },

@@ -34,6 +34,55 @@ pub struct Image<'a> {
     pub pixels: &'a [u8],
 }
 
+/// What becomes of a part of an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wish {
+    /// The part.
+    pub crop: Crop,
+    /// Whether the output is mirrored left to right.
+    pub flip: bool,
+    /// Width and height of the output.
+    pub size: (u32, u32),
+    /// The filter for resizing.
+    pub filter: Filter,
+    /// The colour of the output where it shows nothing of the image.
+    pub fill: [u8; 3],
+}
+
+impl Wish {
+    fn clear(&self, out: &mut [u8]) {
+        out.as_chunks_mut().0.fill(self.fill);
+    }
+}
+
+/// The headers of an image that a [`Decoder`] decodes next.
+#[derive(Debug)]
+pub struct Opened {
+    info: Option<JpegInfo>,
+    width: u32,
+    height: u32,
+    orientation: Orientation,
+}
+
+impl Opened {
+    /// Returns width and height in pixels, after the image was turned upright if that was requested.
+    pub fn size(&self) -> (u32, u32) {
+        self.orientation.size(self.width, self.height)
+    }
+
+    /// Returns the crop in the coordinates of the stored image.
+    fn stored(&self, wish: &Wish) -> Crop {
+        wish.crop.stored(self.orientation, self.size(), wish.size)
+    }
+}
+
+/// The part of an image that a [`Decoder`] has decoded, at a fraction of its size.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoded {
+    region: Rect,
+    reduction: u32,
+}
+
 /// Decodes images in one thread, one after the other. It reuses its buffers.
 #[derive(Debug)]
 pub struct Decoder {
@@ -164,8 +213,24 @@ impl Decoder {
         plan: impl FnOnce(u32, u32) -> (Crop, bool),
     ) -> Result<Timings, DecodeError> {
         let start = Instant::now();
-        self.trim();
         check_output(out, size)?;
+        let opened = self.open(data)?;
+        let (width, height) = opened.size();
+        let (crop, flip) = plan(width, height);
+        let wanted = Wish { crop, flip, size, filter: self.options.filter, fill: [0; 3] };
+        let found = self.decode_for(&opened, (data, side_bytes), &[wanted])?;
+        let decode = start.elapsed();
+        self.render(&opened, found, &wanted, out)?;
+        Ok(Timings { decode, resize: start.elapsed().saturating_sub(decode) })
+    }
+
+    /// Reads the headers of an image, for [`Decoder::decode_for`]. Images of formats other than JPEG are
+    /// decoded.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn open(&mut self, data: &[u8]) -> Result<Opened, DecodeError> {
+        self.trim();
         let (info, (width, height, orientation)) = match foreign::sniff(data)? {
             Format::Jpeg => {
                 let info = self.jpeg_header(data)?;
@@ -174,27 +239,69 @@ impl Decoder {
             }
             other => (None, formats::decode(other, data, &self.options, &mut self.pixels, &mut self.scratch)?),
         };
-        let shown = orientation.size(width, height);
-        let (crop, flip) = plan(shown.0, shown.1);
-        crop.check(shown, size)?;
-        let turned = orientation.flipped(flip);
-        let crop = crop.stored(orientation, shown, size);
-        if crop.target.is_empty() {
-            out.fill(0);
-            return Ok(Timings { decode: start.elapsed(), resize: Duration::ZERO });
+        Ok(Opened { info, width, height, orientation })
+    }
+
+    /// Decodes the parts of an open image that some crops need, all at once, for [`Decoder::render`].
+    /// `data` are the image and its side bytes.
+    ///
+    /// # Errors
+    /// As [`Decoder::crop_resize`].
+    pub fn decode_for(
+        &mut self,
+        opened: &Opened,
+        (data, side): (&[u8], &[u8]),
+        wanted: &[Wish],
+    ) -> Result<Decoded, DecodeError> {
+        let whole = Rect::whole(opened.width, opened.height);
+        for wish in wanted {
+            wish.crop.check(opened.size(), wish.size)?;
         }
-
-        let (region, need, part) = if let Some(info) = info {
-            let reduction = self.reduction(&info, &crop);
-            let (need, part) = needed(&crop, reduction, self.options.filter.support());
-            let region = self.decode_jpeg(Wanted { data, side: side_bytes, info: &info, reduction, need })?;
-            (region, need, part)
-        } else {
-            let (need, part) = needed(&crop, 1, self.options.filter.support());
-            (Rect::whole(width, height), need, part)
+        let Some((info, reduction, need)) = self.area(opened, wanted) else {
+            return Ok(Decoded { region: whole, reduction: 1 });
         };
-        let decoded = start.elapsed();
+        let region = self.decode_jpeg(Wanted { data, side, info, reduction, need })?;
+        Ok(Decoded { region, reduction })
+    }
 
+    /// Reports whether crops are decoded faster one by one: with side bytes, if the area around all of them is larger
+    /// than all of theirs.
+    pub fn apart(&self, opened: &Opened, side: &[u8], wanted: &[Wish]) -> bool {
+        let pixels = |wanted: &[Wish]| {
+            self.area(opened, wanted).map_or(0, |(_, reduction, need)| {
+                u64::from(reduction * reduction) * u64::from(need.width) * u64::from(need.height)
+            })
+        };
+        !side.is_empty() && wanted.len() > 1 && wanted.iter().map(|wish| pixels(&[*wish])).sum::<u64>() < pixels(wanted)
+    }
+
+    /// Returns the area that some crops need, in pixels of the JPEG after that reduction; `None` if they need nothing.
+    fn area<'a>(&self, opened: &'a Opened, wanted: &[Wish]) -> Option<(&'a JpegInfo, u32, Rect)> {
+        let info = opened.info.as_ref()?;
+        let crops = || wanted.iter().filter(|wish| !wish.crop.target.is_empty()).map(|wish| (wish, opened.stored(wish)));
+        let reduction = crops().map(|(_, crop)| self.reduction(info, &crop)).min()?;
+        let needs = crops().map(|(wish, crop)| needed(&crop, reduction, wish.filter.support()).0);
+        Some((info, reduction, needs.reduce(Rect::around)?))
+    }
+
+    /// Resizes what [`Decoder::decode_for`] has decoded.
+    ///
+    /// # Errors
+    /// As [`Decoder::crop_resize`].
+    pub fn render(
+        &mut self,
+        opened: &Opened,
+        found: Decoded,
+        wish: &Wish,
+        out: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        check_output(out, wish.size)?;
+        let (crop, Decoded { region, reduction }) = (opened.stored(wish), found);
+        if crop.target.is_empty() {
+            wish.clear(out);
+            return Ok(());
+        }
+        let (need, part) = needed(&crop, reduction, wish.filter.support());
         let source = Source {
             pixels: &self.pixels,
             width: region.width,
@@ -202,15 +309,33 @@ impl Decoder {
             bounds: Rect { x: need.x - region.x, y: need.y - region.y, ..need },
             part: [part[0] - f64::from(region.x), part[1] - f64::from(region.y), part[2], part[3]],
         };
-        let output = Output { pixels: out, size, target: crop.target, turned };
-        render(&mut self.resizer, self.options.filter, &source, output, &mut self.scratch)?;
-        Ok(Timings { decode: decoded, resize: start.elapsed().saturating_sub(decoded) })
+        let turned = opened.orientation.flipped(wish.flip);
+        render(&mut self.resizer, wish, &source, Output { pixels: out, target: crop.target, turned }, &mut self.scratch)
+    }
+
+    /// As [`Decoder::render`], for decoded pixels.
+    ///
+    /// # Errors
+    /// The crop does not fit the image; or the pixels or `out` do not match their sizes.
+    pub fn render_pixels(&mut self, image: Image<'_>, wish: &Wish, out: &mut [u8]) -> Result<(), DecodeError> {
+        let Image { width, height, pixels } = image;
+        check_output(pixels, (width, height))?;
+        check_output(out, wish.size)?;
+        wish.crop.check((width, height), wish.size)?;
+        let Crop { x, y, width: across, height: down, bounds, target } = wish.crop;
+        if target.is_empty() {
+            wish.clear(out);
+            return Ok(());
+        }
+        let source = Source { pixels, width, height, bounds, part: [x, y, across, down] };
+        let output = Output { pixels: out, target, turned: Orientation::UPRIGHT.flipped(wish.flip) };
+        render(&mut self.resizer, wish, &source, output, &mut self.scratch)
     }
 
     /// As [`Decoder::crop_resize`], for decoded pixels.
     ///
     /// # Errors
-    /// The crop does not fit the image; or the pixels or `out` do not match their sizes.
+    /// As [`Decoder::render_pixels`].
     pub fn crop_resize_pixels(
         &mut self,
         image: Image<'_>,
@@ -220,18 +345,8 @@ impl Decoder {
         out: &mut [u8],
     ) -> Result<Timings, DecodeError> {
         let start = Instant::now();
-        check_output(image.pixels, (image.width, image.height))?;
-        check_output(out, size)?;
-        crop.check((image.width, image.height), size)?;
-        let Crop { x, y, width, height, bounds, target } = *crop;
-        if target.is_empty() {
-            out.fill(0);
-        } else {
-            let part = [x, y, width, height];
-            let source = Source { pixels: image.pixels, width: image.width, height: image.height, bounds, part };
-            let output = Output { pixels: out, size, target, turned: Orientation::UPRIGHT.flipped(flip) };
-            render(&mut self.resizer, self.options.filter, &source, output, &mut self.scratch)?;
-        }
+        let wish = Wish { crop: *crop, flip, size, filter: self.options.filter, fill: [0; 3] };
+        self.render_pixels(image, &wish, out)?;
         Ok(Timings { decode: Duration::ZERO, resize: start.elapsed() })
     }
 
@@ -279,7 +394,6 @@ fn check_output(pixels: &[u8], (width, height): (u32, u32)) -> Result<(), Decode
 /// The output of a crop.
 struct Output<'a> {
     pixels: &'a mut [u8],
-    size: (u32, u32),
     /// The target area in the output before it is turned.
     target: Rect,
     turned: Orientation,
@@ -287,23 +401,23 @@ struct Output<'a> {
 
 fn render(
     resizer: &mut Resizer,
-    filter: Filter,
+    wish: &Wish,
     source: &Source<'_>,
     output: Output<'_>,
     scratch: &mut Vec<u8>,
 ) -> Result<(), DecodeError> {
-    let Output { pixels: out, size, target, turned } = output;
-    let (width, height) = turned.size(size.0, size.1);
+    let Output { pixels: out, target, turned } = output;
+    let (width, height) = turned.size(wish.size.0, wish.size.1);
     let in_place = !turned.transpose && !turned.mirror_y;
     let unturned = if in_place { &mut *out } else { reserve(scratch, out.len())? };
     if target != Rect::whole(width, height) {
-        unturned.fill(0);
+        wish.clear(unturned);
     }
     let mirror = in_place && turned.mirror_x;
     if let Some(part) = source.unscaled(target) {
         copy_pixels(source, part, unturned, width, target, mirror);
     } else {
-        resize(resizer, filter, source, Target { pixels: unturned, width, area: target, mirror })?;
+        resize(resizer, wish.filter, source, Target { pixels: unturned, width, area: target, mirror })?;
     }
     if !in_place {
         turned.apply(&scratch[..out.len()], width as usize, out);

@@ -71,8 +71,26 @@ pub(super) fn decode(
     })
 }
 
+/// Decodes the whole image as stored to the start of `out`; returns its size and the type of its pixels.
+pub(super) fn raw(
+    format: Format,
+    data: &[u8],
+    options: &DecodeOptions,
+    out: &mut Vec<u8>,
+) -> Result<(u32, u32, Orientation, ColorType), DecodeError> {
+    guarded(format, || {
+        let mut decoder = open(format, data, options)?;
+        let (width, height, orientation) = header(format, data, &mut decoder, options)?;
+        let color = decoder.color_type();
+        let bytes = width as usize * height as usize * usize::from(color.bytes_per_pixel());
+        check_memory(bytes)?;
+        read(format, decoder, reserve(out, bytes)?, options)?;
+        Ok((width, height, orientation, color))
+    })
+}
+
 /// Third-party decoders process hostile bytes: a panic in one becomes an error of this image.
-fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+pub(super) fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(damaged(format, "its decoder panicked".to_owned())))
 }
 

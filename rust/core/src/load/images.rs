@@ -1,18 +1,21 @@
-//! `Images`: the images of each record. It reads, checks, decodes, crops and resizes them, one
-//! record after the other.
+//! `Images`: the images of each record, and arrays that are treated as images. It reads, checks, decodes,
+//! crops and resizes them, and applies their recipes, one record after the other.
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::augment::{Canvas, Drawn, Recipe, Step};
+use crate::augment::{Canvas, Cut, Drawn, Matrix, Pixels, Plane, Sample, Step, product};
 use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
-use crate::image::{Channels, Crop, DecodeOptions, Decoder, Geometry, Random, Timings, raw_pixels};
+use crate::image::{
+    Channels, Crop, DecodeOptions, Decoder, Image, Opened, Random, Rect, Timings, Wish, raw_pixels,
+};
 use crate::load::batch::{Batch, LoadCounters, Task, add, nanos};
+use crate::load::output::{ArrayPixels, Form, ImageOutput};
 use crate::load::paired::{Lead, follow};
 use crate::load::sources::{LoadSource, Located};
 use crate::read::payload::resized;
@@ -24,39 +27,36 @@ const KEEP: usize = 16 << 20;
 /// The first bytes of images stored as raw pixels.
 const RAW: &[u8] = b"P6";
 
-/// How images are made.
-#[derive(Debug, Default)]
-pub struct ImageOptions {
-    /// Whether half of the records are mirrored.
-    pub flip: bool,
-    /// How images are decoded.
-    pub decode: DecodeOptions,
-    /// The number of the image that may be a mask. The others refuse images that may be masks and
-    /// would change: images with a palette, and images of one channel that would be resized. `None`:
-    /// no image is refused.
-    pub main: Option<usize>,
+/// An output, and its number among all outputs.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) at: usize,
+    pub(super) output: ImageOutput,
+    /// The number of its source.
+    pub(super) source: usize,
 }
 
-/// An output of images.
+/// A field that outputs are made from; it is read and decoded once for all of them.
 #[derive(Debug)]
-pub(super) struct ImageOutput {
-    pub(super) geometry: Geometry,
-    /// What is done to its pixels.
-    pub(super) recipe: Option<Recipe>,
-    /// Its number among the outputs.
+pub(super) struct ImageSource {
+    /// The number of its first output, among all outputs.
     pub(super) at: usize,
     /// Where its payloads are located.
     pub(super) place: usize,
+    /// What its arrays are; none for encoded images.
+    pub(super) array: Option<ArrayPixels>,
 }
+
+/// An image that the caller supplies: the number of an output among those of images, the data, and the
+/// channels of its source if its headers no longer show them.
+pub type Supplied<'a> = (usize, &'a [u8], Option<Channels>);
 
 /// The images of a record.
 #[derive(Debug)]
 pub(super) struct Images {
-    outputs: Vec<ImageOutput>,
-    /// The image whose crop is drawn. The others follow it.
-    leader: usize,
-    main: Option<usize>,
-    flip: bool,
+    outputs: Vec<Placed>,
+    /// In processing order: what others follow comes first.
+    sources: Vec<ImageSource>,
     decode: DecodeOptions,
     verify: Verify,
     /// Some payload holds raw pixels, so it is worth looking for more of them in the mapping.
@@ -65,23 +65,46 @@ pub(super) struct Images {
 
 impl Images {
     /// # Errors
-    /// A geometry or the values are invalid.
-    pub(super) fn new(outputs: Vec<ImageOutput>, options: ImageOptions, verify: Verify) -> Result<Self> {
-        if let Some(detail) = outputs.iter().find_map(|output| output.geometry.check().err()) {
-            return Err(Error::Plan(detail));
+    /// An output follows one that follows it, or has other views.
+    pub(super) fn new(
+        mut outputs: Vec<Placed>,
+        sources: Vec<ImageSource>,
+        decode: DecodeOptions,
+        verify: Verify,
+    ) -> Result<Self> {
+        let plan = |detail: &str| Error::Plan(detail.to_owned());
+        for placed in &outputs {
+            let Some(like) = placed.output.like else { continue };
+            let lead = outputs.get(like).filter(|lead| lead.output.geometry.is_some());
+            let lead = lead.ok_or_else(|| plan("an output follows one that has no crop of its own"))?;
+            if lead.output.views.len() != placed.output.views.len() {
+                return Err(plan("an output follows one with another number of views"));
+            }
         }
-        // The smallest output leads: its whole pixels are whole pixels of the larger outputs.
-        let area = |&i: &usize| {
-            let (width, height) = outputs[i].geometry.size();
-            u64::from(width) * u64::from(height)
-        };
-        let leader = (0..outputs.len()).min_by_key(area).unwrap_or(0);
-        let ImageOptions { flip, decode, main } = options;
-        Ok(Self { outputs, leader, main, flip, decode, verify, raw: AtomicBool::new(false) })
+        // A source waits for those that its outputs follow.
+        let mut order: Vec<usize> = Vec::new();
+        while order.len() < sources.len() {
+            let ready = |source: usize| {
+                let waits = |placed: &Placed| {
+                    let lead = placed.output.like.map_or(source, |like| outputs[like].source);
+                    placed.source == source && lead != source && !order.contains(&lead)
+                };
+                !order.contains(&source) && !outputs.iter().any(waits)
+            };
+            let next = (0..sources.len()).find(|&source| ready(source));
+            order.push(next.ok_or_else(|| plan("images of two fields follow each other"))?);
+        }
+        for placed in &mut outputs {
+            placed.source = order.iter().position(|&source| source == placed.source).unwrap_or_default();
+        }
+        let mut sources: Vec<Option<ImageSource>> = sources.into_iter().map(Some).collect();
+        let sources = order.into_iter().filter_map(|source| sources[source].take()).collect();
+        Ok(Self { outputs, sources, decode, verify, raw: AtomicBool::new(false) })
     }
 
+    /// Returns the number of fields that are read.
     pub(super) fn len(&self) -> usize {
-        self.outputs.len()
+        self.sources.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -90,110 +113,84 @@ impl Images {
 
     /// Returns the number of each output, and the bytes of its rows.
     pub(super) fn row_bytes(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.outputs.iter().map(|output| (output.at, output.bytes()))
+        self.outputs.iter().map(|placed| (placed.at, placed.output.bytes()))
     }
 
     pub(super) fn scratch(&self) -> Scratch {
-        let (payload, value, side, canvas) = Default::default();
-        Scratch { decoder: Decoder::new(self.decode), payload, value, side, canvas }
+        let (payload, value, side, canvas, plane, native) = Default::default();
+        Scratch { decoder: Decoder::new(self.decode), payload, value, side, pixels: PixelMemory { canvas, plane, native } }
     }
 
-    /// Returns the images in processing order: first the one whose crop is drawn.
-    fn order(&self) -> impl Iterator<Item = usize> + use<> {
-        let leader = self.leader;
-        std::iter::once(leader)
-            .chain((0..self.outputs.len()).filter(move |&other| other != leader))
-            .take(self.outputs.len())
-    }
-
-    /// Returns the crops of a record.
-    fn crops<'a>(&'a self, batch: &'a Batch, row: usize) -> Crops<'a> {
+    fn record<'a>(&'a self, batch: &'a Batch, row: usize) -> Record<'a> {
         let position = batch.positions.get(row).copied().unwrap_or_default();
-        Crops { plan: self, batch, row, random: Random::new(batch.seed, batch.epoch, position), lead: None }
+        let shown = self.outputs.iter().map(|_| Vec::new()).collect();
+        Record { images: self, batch, row, base: Random::new(batch.seed, batch.epoch, position), shown }
     }
 
     /// See [`LoadPlan::views`](crate::LoadPlan::views).
-    pub(super) fn views(&self, batch: &Batch) -> Vec<Option<Vec<View>>> {
+    pub(super) fn views(&self, batch: &Batch) -> Vec<Option<Vec<Vec<View>>>> {
         let views = |row| {
-            let mut crops = self.crops(batch, row);
-            let mut views = vec![View::default(); self.outputs.len()];
-            for number in self.order() {
-                let image = batch.image(row, number);
-                let (crop, flip) = (image != (0, 0)).then(|| crops.of(number, image))?.ok()?;
-                views[number] = View { image, part: crop.reach(self.outputs[number].geometry.size()), flip };
+            let mut record = self.record(batch, row);
+            for source in 0..self.sources.len() {
+                let image = batch.image(row, source);
+                (image != (0, 0)).then_some(())?;
+                record.plan(source, image).ok()?;
             }
-            Some(views)
+            Some((0..self.outputs.len()).map(|number| record.views(number)).collect())
         };
         (0..batch.rows.len()).map(views).collect()
     }
 
-    /// See [`LoadPlan::make_of`](crate::LoadPlan::make_of).
-    pub(super) fn make_of(
-        &self,
-        batch: &Batch,
-        row: usize,
-        images: &[(&[u8], Option<Channels>)],
-        counters: &LoadCounters,
-    ) -> std::result::Result<Vec<Vec<u8>>, (usize, DecodeError)> {
-        let mut made: Vec<Vec<u8>> = self.outputs.iter().map(|output| vec![0; output.bytes()]).collect();
-        let (mut decoder, mut crops, mut canvas) = (Decoder::new(self.decode), self.crops(batch, row), Canvas::default());
-        for number in self.order() {
-            let Some(&(data, channels)) = images.get(number) else {
-                let detail = format!("{} images for {} outputs", images.len(), self.outputs.len());
-                return Err((number, DecodeError::Internal { detail }));
-            };
-            let timings = crops.make(&mut decoder, &mut canvas, number, (data, &[]), channels, &mut made[number]);
-            let timings = timings.map_err(|error| (number, error))?;
-            add(&counters.resize_nanos, nanos(timings.resize));
-        }
-        // The threads have counted it as a failure.
-        add(&counters.records, 1);
-        counters.failures.fetch_sub(1, Ordering::Relaxed);
-        Ok(made)
-    }
-
-    /// Returns width and height of each image.
-    pub(super) fn sizes(&self) -> Vec<(u32, u32)> {
-        self.outputs.iter().map(|output| output.geometry.size()).collect()
+    /// Returns the number of views of each output.
+    pub(super) fn counts(&self) -> Vec<usize> {
+        self.outputs.iter().map(|placed| placed.output.views.len()).collect()
     }
 
     /// Reads, checks, decodes, crops and resizes the images of one record, each into its one-row
-    /// part.
+    /// part of `out`.
     pub(super) fn make(
         &self,
         scratch: &mut Scratch,
         source: &LoadSource,
-        located: &Located,
-        task: &mut Task<'_>,
+        (batch, located, counters): (&Batch, &Located, &LoadCounters),
         (record, row): (u64, usize),
+        supplied: &[Supplied<'_>],
+        out: &mut [&mut [u8]],
     ) -> Result<()> {
-        let (batch, counters) = (task.batch, task.counters);
-        let mut crops = self.crops(batch, row);
-        for number in self.order() {
-            let &ImageOutput { at, place, .. } = &self.outputs[number];
-            let extent = &located.extents[place][row];
-            let (decoder, canvas, part) = (&mut scratch.decoder, &mut scratch.canvas, &mut *task.part.bytes[at]);
-            let (field, side) = (source.fields[at], &located.sides[place][row]);
-            let elsewhere = if side.stored == 0 {
-                None
+        let mut shown = self.record(batch, row);
+        for (number, &ImageSource { at, place, array }) in self.sources.iter().enumerate() {
+            let field = source.fields[at];
+            let Scratch { decoder, payload, value, side, pixels } = &mut *scratch;
+            let image_error = |error| source.reader.damaged(field, record, Damage::Image(error));
+            let given = supplied.iter().find(|given| self.outputs[given.0].source == number);
+            let timings = if let Some(&(_, data, channels)) = given {
+                shown.make(decoder, pixels, number, Data::Encoded { data, side: &[], channels }, out).map_err(image_error)?
             } else {
-                self.read_side(counters, (source, field, record), side, &mut scratch.side)?;
-                Some(&scratch.side[..])
-            };
-            let decode = |stored: &[u8]| {
-                let mut parts = if extent.is_plain() {
-                    stored.split_at(extent.length() as usize)
-                } else {
-                    (stored, &[][..]) // decompressed
-                };
-                if let Some(side) = elsewhere {
-                    parts.1 = side;
+                let (extent, beside) = (&located.extents[place][row], &located.sides[place][row]);
+                if beside.stored > 0 {
+                    self.read_side(counters, (source, field, record), beside, side)?;
                 }
-                crops.make(decoder, canvas, number, parts, None, part)
+                let shape = match array {
+                    Some(_) => source.reader.shapes(field, &source.reader.records(&[record])?)?,
+                    None => Vec::new(),
+                };
+                let decode = |stored: &[u8]| {
+                    let (mut data, mut after) = (stored, &[][..]); // decompressed
+                    if extent.is_plain() {
+                        (data, after) = stored.split_at(extent.length() as usize);
+                    }
+                    if beside.stored > 0 {
+                        after = side;
+                    }
+                    let data = match array {
+                        Some(array) => Data::Array { data, array, shape: &shape },
+                        None => Data::Encoded { data, side: after, channels: None },
+                    };
+                    shown.make(decoder, pixels, number, data, out)
+                };
+                let made = self.with_payload(counters, (payload, value), (source, field, record), extent, decode)?;
+                made.map_err(image_error)?
             };
-            let memory = (&mut scratch.payload, &mut scratch.value);
-            let made = self.with_payload(counters, memory, (source, field, record), extent, decode)?;
-            let timings = made.map_err(|error| source.reader.damaged(field, record, Damage::Image(error)))?;
             add(&counters.decode_nanos, nanos(timings.decode));
             add(&counters.resize_nanos, nanos(timings.resize));
         }
@@ -202,7 +199,7 @@ impl Images {
 
     /// Records the error of a row, which is a part of its own, and fills its images with zeros.
     pub(super) fn fail(&self, task: &mut Task<'_>, row: usize, error: Error) {
-        self.outputs.iter().for_each(|output| task.part.bytes[output.at].fill(0));
+        self.outputs.iter().for_each(|placed| task.part.bytes[placed.at].fill(0));
         task.batch.fail(row, error, task.counters);
     }
 
@@ -294,20 +291,6 @@ impl Images {
     }
 }
 
-impl ImageOutput {
-    /// Returns width and height.
-    fn size(&self) -> (usize, usize) {
-        let (width, height) = self.geometry.size();
-        (width as usize, height as usize)
-    }
-
-    /// Returns the bytes of a row of the batch.
-    fn bytes(&self) -> usize {
-        let to_float = self.recipe.as_ref().and_then(|recipe| recipe.to_float.as_ref());
-        3 * self.size().0 * self.size().1 * to_float.map_or(1, |to_float| to_float.dtype.size())
-    }
-}
-
 /// One thread's decoder, and its buffers for an encoded image.
 pub(super) struct Scratch {
     decoder: Decoder,
@@ -316,117 +299,339 @@ pub(super) struct Scratch {
     value: Vec<u8>,
     /// Side bytes that lie elsewhere than after the value.
     side: Vec<u8>,
-    /// The pixels of an image whose recipe is applied.
+    pixels: PixelMemory,
+}
+
+/// Pixels of an image whose recipe is applied.
+struct PixelMemory {
     canvas: Canvas,
+    plane: Plane,
+    /// A whole image as it is stored.
+    native: Vec<u8>,
 }
 
 /// The part of its image that an output shows.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     /// Width and height of the image in pixels, after it was turned upright if that was requested.
     pub image: (u32, u32),
-    /// Left, top, right and bottom of the part that the whole output shows. Beyond the image, the output
-    /// is black.
+    /// Left, top, right and bottom of the part that the crop shows. Beyond the image, the output is black.
     pub part: [f64; 4],
-    /// Whether the output is mirrored left to right.
-    pub flip: bool,
+    /// Maps a point of the image to a point of the output.
+    pub matrix: Matrix,
 }
 
-/// The crops of one record's images. The leading crop is drawn, and the others follow it.
-struct Crops<'a> {
-    plan: &'a Images,
+/// A value that outputs are made from.
+enum Data<'a> {
+    /// An encoded image, its side bytes, and the channels of its source if its headers do not show them.
+    Encoded { data: &'a [u8], side: &'a [u8], channels: Option<Channels> },
+    Array { data: &'a [u8], array: ArrayPixels, shape: &'a [u64] },
+}
+
+/// What one view of an output shows.
+struct Shown {
+    image: (u32, u32),
+    crop: Crop,
+    /// Width and height.
+    size: (usize, usize),
+    drawn: Drawn,
+    /// Whether the first flip is done while the image is cropped.
+    flip: bool,
+}
+
+/// The work on one record. What others follow is kept meanwhile.
+struct Record<'a> {
+    images: &'a Images,
     batch: &'a Batch,
     row: usize,
-    random: Random,
-    lead: Option<Lead>,
+    base: Random,
+    /// The views of each output that are decided.
+    shown: Vec<Vec<Shown>>,
 }
 
-impl Crops<'_> {
-    /// Returns the crop of an image of that size (width, height), and whether it is
-    /// mirrored. Call it in the sequence of [`Images::order`].
+type Decoding<T> = std::result::Result<T, DecodeError>;
+
+impl Record<'_> {
+    /// Decides the views of all outputs of a source, whose image has that width and height. Call it in the order of the
+    /// sources.
     ///
     /// # Errors
-    /// The image does not fit the leading image.
-    fn of(&mut self, number: usize, image: (u32, u32)) -> std::result::Result<(Crop, bool), DecodeError> {
-        let Self { plan, random, lead, .. } = self;
-        let geometry = &plan.outputs[number].geometry;
-        let drawn = match lead {
-            None => geometry.draw(image.0, image.1, plan.flip, random.clone()),
-            Some(lead) => follow(lead, &plan.outputs[plan.leader].geometry, image, geometry)?,
-        };
-        lead.get_or_insert((image, drawn.0, drawn.1));
-        Ok(drawn)
+    /// The image does not fit the one that it follows.
+    fn plan(&mut self, source: usize, image: (u32, u32)) -> Decoding<()> {
+        let outputs = self.images.outputs.iter().enumerate().filter(|(_, placed)| placed.source == source);
+        // What outputs of the same field follow comes first.
+        let (leads, followers): (Vec<_>, Vec<_>) = outputs.partition(|(_, placed)| placed.output.like.is_none());
+        for (number, placed) in leads.into_iter().chain(followers) {
+            let output = &placed.output;
+            for (view, recipe) in output.views.iter().enumerate() {
+                let crop = if let Some(geometry) = &output.geometry {
+                    geometry.crop(image.0, image.1, view, &mut recipe.crop(&self.base, geometry.name()))
+                } else {
+                    self.follow(output, view, image)?
+                };
+                let size = output.size();
+                let drawn = recipe.draw(&self.base, size);
+                let first = self.lead(output, view).map_or(&drawn, |lead| &lead.drawn).steps.first();
+                let flip = first == Some(&Step::HorizontalFlip) && matches!(output.form, Form::Rgb | Form::Grey);
+                self.shown[number].push(Shown { image, crop, size, drawn, flip });
+            }
+        }
+        Ok(())
     }
 
-    /// Makes one image from its data and side bytes, and applies its recipe. Call it in the sequence of
-    /// [`Images::order`].
+    /// Returns what an output follows in a view.
+    fn lead(&self, output: &ImageOutput, view: usize) -> Option<&Shown> {
+        self.shown.get(output.like?)?.get(view)
+    }
+
+    /// Returns the crop that shows the same content as the one that it follows.
+    fn follow(&self, output: &ImageOutput, view: usize, image: (u32, u32)) -> Decoding<Crop> {
+        let unknown = || DecodeError::Internal { detail: "nothing to follow".to_owned() };
+        let lead = self.lead(output, view).ok_or_else(unknown)?;
+        let lead_output = output.like.map(|like| &self.images.outputs[like].output).ok_or_else(unknown)?;
+        let scaled = lead_output.geometry.is_some_and(|geometry| geometry.resizes());
+        let lead = Lead { image: lead.image, crop: lead.crop, size: lead_output.size, scaled };
+        follow(&lead, image, output.size, output.nearest)
+    }
+
+    /// Returns what the views of an output show.
+    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
+    fn views(&self, number: usize) -> Vec<View> {
+        let output = &self.images.outputs[number].output;
+        let view = |(view, shown): (usize, &Shown)| {
+            let (width, height) = (shown.size.0 as f64, shown.size.1 as f64);
+            let part = shown.crop.reach(output.size);
+            let (x, y) = (width / (part[2] - part[0]), height / (part[3] - part[1]));
+            let mut matrix = [[x, 0.0, -part[0] * x], [0.0, y, -part[1] * y], [0.0, 0.0, 1.0]];
+            if let Some(lead) = self.lead(output, view) {
+                let (x, y) = (width / lead.size.0 as f64, height / lead.size.1 as f64);
+                let scale = |x: f64, y: f64| [[x, 0.0, 0.0], [0.0, y, 0.0], [0.0, 0.0, 1.0]];
+                for step in &lead.drawn.steps {
+                    let step = product(scale(x, y), product(step.matrix(lead.size), scale(1.0 / x, 1.0 / y)));
+                    matrix = product(step, matrix);
+                }
+            }
+            for step in &shown.drawn.steps {
+                matrix = product(step.matrix(shown.size), matrix);
+            }
+            View { image: shown.image, part, matrix }
+        };
+        self.shown[number].iter().enumerate().map(view).collect()
+    }
+
+    /// Makes all outputs of a source. Call it in the order of the sources.
     ///
     /// # Errors
-    /// The image cannot be decoded, does not fit the leading image, or may be a mask that would
+    /// The image cannot be decoded, does not fit the image that it follows, or may be a mask that would
     /// change.
     fn make(
         &mut self,
         decoder: &mut Decoder,
-        canvas: &mut Canvas,
-        number: usize,
-        data: (&[u8], &[u8]),
-        channels: Option<Channels>,
-        out: &mut [u8],
-    ) -> std::result::Result<Timings, DecodeError> {
-        let output = &self.plan.outputs[number];
-        let Some(recipe) = &output.recipe else { return self.decode(decoder, number, data, channels, false, out) };
-        let (batch, size) = (self.batch, output.size());
-        let position = batch.positions.get(self.row).copied().unwrap_or_default();
-        let Drawn { steps, after } = recipe.draw(batch.seed, batch.epoch, position, size);
-        // A flip that comes first costs nothing while the image is cropped.
-        let flip = steps.first() == Some(&Step::HorizontalFlip);
-        let mut timings = self.decode(decoder, number, data, channels, flip, canvas.begin(size.0, size.1))?;
+        memory: &mut PixelMemory,
+        source: usize,
+        data: Data<'_>,
+        out: &mut [&mut [u8]],
+    ) -> Decoding<Timings> {
         let start = Instant::now();
-        steps.iter().skip(usize::from(flip)).for_each(|step| step.apply(canvas));
-        if let Some(to_float) = &recipe.to_float {
-            to_float.write(canvas.pixels(), out);
-            after.iter().for_each(|step| to_float.apply(step, size, out));
-        } else {
-            out.copy_from_slice(canvas.pixels());
+        let colours: Vec<usize> = self.numbers(source, |form| matches!(form, Form::Rgb | Form::Grey));
+        let others: Vec<usize> = self.numbers(source, |form| !matches!(form, Form::Rgb | Form::Grey));
+        let mut planned = false;
+        let mut plan = |record: &mut Self, size: (u32, u32)| {
+            if !std::mem::replace(&mut planned, true) {
+                record.batch.note_image(record.row, source, size);
+                record.plan(source, size)?;
+            }
+            Ok(())
+        };
+        let mut decode = std::time::Duration::ZERO;
+        if !colours.is_empty() {
+            let (image, encoded) = match data {
+                Data::Encoded { data, side, channels } => {
+                    self.refuse_mask(&colours, data, channels)?;
+                    (raw_pixels(data), (data, side))
+                }
+                Data::Array { data, array, shape } => {
+                    let (width, height) = size_of(shape, array)?;
+                    (Some(Image { width, height, pixels: data }), (&[][..], &[][..]))
+                }
+            };
+            let opened = if image.is_none() { Some(decoder.open(encoded.0)?) } else { None };
+            let size = match (&image, &opened) {
+                (Some(image), _) => (image.width, image.height),
+                (None, Some(opened)) => opened.size(),
+                (None, None) => (0, 0),
+            };
+            plan(self, size)?;
+            let wishes: Vec<Wish> = colours.iter().flat_map(|&number| self.wishes(number)).collect();
+            let from = match (image, &opened) {
+                (None, Some(opened)) => Origin::Encoded { opened, data: encoded, apart: decoder.apart(opened, encoded.1, &wishes) },
+                (image, _) => Origin::Pixels(image.unwrap_or(Image { width: 0, height: 0, pixels: &[] })),
+            };
+            let together = match from {
+                Origin::Encoded { opened, data, apart: false } => Some(decoder.decode_for(opened, data, &wishes)?),
+                _ => None,
+            };
+            decode = start.elapsed();
+            let mut wishes = wishes.iter();
+            for &number in &colours {
+                let Placed { at, output, .. } = &self.images.outputs[number];
+                let parts = out[*at].chunks_exact_mut(output.view_bytes());
+                for ((view, wish), part) in wishes.by_ref().take(output.views.len()).enumerate().zip(parts) {
+                    let mut cut = |pixels: &mut [u8]| match from {
+                        Origin::Pixels(image) => decoder.render_pixels(image, wish, pixels),
+                        Origin::Encoded { opened, data, .. } => {
+                            let found = match together {
+                                Some(found) => found,
+                                None => decoder.decode_for(opened, data, std::slice::from_ref(wish))?,
+                            };
+                            decoder.render(opened, found, wish, pixels)
+                        }
+                    };
+                    self.colour(&mut memory.canvas, number, view, &mut cut, part)?;
+                }
+            }
         }
-        timings.resize += start.elapsed();
-        Ok(timings)
+        for number in others {
+            let form = self.images.outputs[number].output.form;
+            let pixels = match data {
+                Data::Array { data, array, shape } => {
+                    let (width, height) = size_of(shape, array)?;
+                    Pixels { size: (width as usize, height as usize), pixel: array.pixel, sample: array.sample, bytes: data }
+                }
+                Data::Encoded { data, .. } => {
+                    let wrong = || DecodeError::Internal { detail: "an array of an encoded image".to_owned() };
+                    let (native, sample) = form.native().ok_or_else(wrong)?;
+                    let size = decoder.decode_native(data, native, &mut memory.native)?;
+                    let size = (size.0 as usize, size.1 as usize);
+                    Pixels { size, pixel: native.bytes(), sample, bytes: &memory.native }
+                }
+            };
+            decode = decode.max(start.elapsed());
+            plan(self, (pixels.size.0 as u32, pixels.size.1 as u32))?;
+            self.plane(&mut memory.plane, number, pixels, out[self.images.outputs[number].at])?;
+        }
+        Ok(Timings { decode, resize: start.elapsed().saturating_sub(decode) })
     }
 
-    /// Decodes, crops and resizes one image; `flip` mirrors it once more.
-    fn decode(
-        &mut self,
-        decoder: &mut Decoder,
+    fn numbers(&self, source: usize, of: impl Fn(Form) -> bool) -> Vec<usize> {
+        let outputs = self.images.outputs.iter().enumerate();
+        outputs.filter(|(_, placed)| placed.source == source && of(placed.output.form)).map(|(number, _)| number).collect()
+    }
+
+    /// Refuses an image that may be a mask, and would be resized as colours beside what it follows.
+    fn refuse_mask(&self, colours: &[usize], data: &[u8], channels: Option<Channels>) -> Decoding<()> {
+        let mut followers = colours.iter().map(|&number| &self.images.outputs[number].output).filter(|output| output.like.is_some());
+        let Some(output) = followers.next() else { return Ok(()) };
+        let channels = channels.unwrap_or_else(|| Channels::of(data));
+        let lead = output.like.map(|like| &self.images.outputs[like].output);
+        let resizes = lead.and_then(|lead| lead.geometry).is_none_or(|geometry| geometry.resizes());
+        if channels == Channels::Palette || channels == Channels::One && resizes {
+            return Err(DecodeError::Mask { channels: channels.to_string() });
+        }
+        Ok(())
+    }
+
+    /// Returns what the views of an output need of the image.
+    fn wishes(&self, number: usize) -> Vec<Wish> {
+        let output = &self.images.outputs[number].output;
+        let fill = match *output.fill {
+            [grey] => [grey; 3],
+            [red, green, blue] => [red, green, blue],
+            _ => [0; 3],
+        };
+        let wish = |shown: &Shown| Wish { crop: shown.crop, flip: shown.flip, size: output.size, filter: output.filter, fill };
+        self.shown[number].iter().map(wish).collect()
+    }
+
+    /// Makes one view of an output of bytes in RGB or grey; `cut` writes its crop.
+    fn colour(
+        &self,
+        canvas: &mut Canvas,
         number: usize,
-        (data, side): (&[u8], &[u8]),
-        channels: Option<Channels>,
-        flip: bool,
+        view: usize,
+        cut: &mut dyn FnMut(&mut [u8]) -> Decoding<()>,
         out: &mut [u8],
-    ) -> std::result::Result<Timings, DecodeError> {
-        let (plan, batch, row) = (self.plan, self.batch, self.row);
-        let geometry = &plan.outputs[number].geometry;
-        if plan.main.is_some_and(|main| main != number) {
-            let channels = channels.unwrap_or_else(|| Channels::of(data));
-            if channels == Channels::Palette || channels == Channels::One && geometry.resizes() {
-                return Err(DecodeError::Mask { channels: channels.to_string() });
+    ) -> Decoding<()> {
+        let (output, shown) = (&self.images.outputs[number].output, &self.shown[number][view]);
+        let lead = self.lead(output, view);
+        let moves = lead.map_or(&[][..], |lead| &lead.drawn.steps);
+        if output.form == Form::Rgb && output.to_float().is_none() && shown.drawn.steps.is_empty() && moves.is_empty() {
+            return cut(out);
+        }
+        cut(canvas.begin(shown.size.0, shown.size.1))?;
+        if output.form == Form::Grey {
+            canvas.make_single();
+        }
+        let skip = usize::from(shown.flip);
+        if let Some(lead) = lead {
+            let fill = output.fill.first_chunk().copied().unwrap_or([0; 3]);
+            let moves = moves.iter().skip(skip);
+            moves.for_each(|step| step.follow(canvas, lead.size, output.interpolation(), fill));
+        }
+        let own = shown.drawn.steps.iter().skip(if lead.is_some() { 0 } else { skip });
+        own.for_each(|step| step.apply(canvas));
+        match output.to_float() {
+            None if output.form == Form::Grey => canvas.write_single(out),
+            None => out.copy_from_slice(canvas.pixels()),
+            Some(to_float) => {
+                if output.form == Form::Grey {
+                    let mut grey = vec![0; canvas.pixels().len() / 3];
+                    canvas.write_single(&mut grey);
+                    to_float.write_grey(&grey, out);
+                } else {
+                    to_float.write(canvas.pixels(), out);
+                }
+                shown.drawn.after.iter().for_each(|step| to_float.apply(step, shown.size, out));
             }
         }
-        let mut unfit = None;
-        let mut draw = |width, height| {
-            batch.note_image(row, number, (width, height));
-            let (crop, drawn) = self.of(number, (width, height)).unwrap_or_else(|error| {
-                unfit = Some(error);
-                geometry.draw(width, height, false, self.random.clone())
-            });
-            (crop, drawn != flip)
-        };
-        let made = match raw_pixels(data) {
-            Some(image) => {
-                let (crop, flip) = draw(image.width, image.height);
-                decoder.crop_resize_pixels(image, &crop, flip, geometry.size(), out)
+        Ok(())
+    }
+
+    /// Makes the views of an output whose pixels only move.
+    fn plane(&self, plane: &mut Plane, number: usize, pixels: Pixels<'_>, out: &mut [u8]) -> Decoding<()> {
+        let output = &self.images.outputs[number].output;
+        // Values of other types are never blended.
+        let nearest = output.nearest || pixels.sample == Sample::Other;
+        let views = self.shown[number].iter().enumerate();
+        for ((view, shown), out) in views.zip(out.chunks_exact_mut(output.view_bytes())) {
+            let Crop { x, y, width, height, bounds, target } = shown.crop;
+            let image = (pixels.size.0 as u32, pixels.size.1 as u32);
+            shown.crop.check(image, output.size)?;
+            if output.form.pixel() != pixels.pixel {
+                return Err(DecodeError::Pair { detail: format!("a pixel has {} bytes, not {}", pixels.pixel, output.form.pixel()) });
             }
-            None => decoder.crop_resize_side(data, side, geometry.size(), out, draw),
-        };
-        unfit.map_or(made, Err)
+            let whole = |Rect { x, y, width, height }: Rect| [x, y, width, height].map(|side| side as usize);
+            let cut = Cut { part: [x, y, width, height], bounds: whole(bounds), target: whole(target) };
+            plane.cut(pixels, &cut, shown.size, nearest, &output.fill);
+            if let Some(lead) = self.lead(output, view) {
+                lead.drawn.steps.iter().for_each(|step| plane.follow(step, lead.size, nearest, &output.fill));
+            }
+            shown.drawn.steps.iter().for_each(|step| plane.follow(step, shown.size, nearest, &output.fill));
+            match output.to_float() {
+                None => out.copy_from_slice(plane.pixels().bytes),
+                Some(to_float) => {
+                    to_float.write_plane(&plane.pixels(), out);
+                    shown.drawn.after.iter().for_each(|step| to_float.apply(step, shown.size, out));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the pixels of RGB outputs come from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Pixels(Image<'a>),
+    /// An open image, its data and side bytes; and whether each view is decoded on its own.
+    Encoded { opened: &'a Opened, data: (&'a [u8], &'a [u8]), apart: bool },
+}
+
+/// Returns width and height of an array's pixels.
+fn size_of(shape: &[u64], array: ArrayPixels) -> Decoding<(u32, u32)> {
+    let side = |at: usize| shape.get(at).and_then(|&side| u32::try_from(side).ok()).filter(|side| (1..=1 << 24).contains(side));
+    match (side(1), side(0)) {
+        (Some(width), Some(height)) if array.pixel > 0 => Ok((width, height)),
+        _ => Err(DecodeError::Pair { detail: format!("an array of shape {shape:?} has no pixels to crop") }),
     }
 }

@@ -1,25 +1,34 @@
 //! `follow`: the crop of an image that shows the same content as the crop of another image.
 
 use crate::error::decode::DecodeError;
-use crate::image::{Crop, Geometry, Rect};
+use crate::image::{Crop, Rect};
 
-/// The crop of the leading image: image size, part, and whether it is mirrored.
-pub(crate) type Lead = ((u32, u32), Crop, bool);
+/// The crop of the leading image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lead {
+    /// Width and height of the image.
+    pub(crate) image: (u32, u32),
+    pub(crate) crop: Crop,
+    /// Width and height of its output.
+    pub(crate) size: (u32, u32),
+    /// Whether its output may have another size than the part that it shows.
+    pub(crate) scaled: bool,
+}
 
-/// Returns the part of an image that shows the same content as the leading crop.
+/// Returns the part of an image that shows the same content as the leading crop, for an output of that
+/// size. `nearest`: its pixels are copied, not blended.
 ///
 /// # Errors
 /// Whole pixels of one image are not whole pixels of the other, and no resizing was requested.
 pub(crate) fn follow(
     lead: &Lead,
-    lead_geometry: &Geometry,
     image: (u32, u32),
-    geometry: &Geometry,
-) -> std::result::Result<(Crop, bool), DecodeError> {
-    let ((lead_width, lead_height), crop, flip) = lead;
-    let (size, lead_size) = (geometry.size(), lead_geometry.size());
-    let x = (f64::from(image.0) / f64::from(*lead_width), f64::from(size.0) / f64::from(lead_size.0));
-    let y = (f64::from(image.1) / f64::from(*lead_height), f64::from(size.1) / f64::from(lead_size.1));
+    size: (u32, u32),
+    nearest: bool,
+) -> std::result::Result<Crop, DecodeError> {
+    let Lead { image: (lead_width, lead_height), crop, size: lead_size, scaled: resizes } = *lead;
+    let x = (f64::from(image.0) / f64::from(lead_width), f64::from(size.0) / f64::from(lead_size.0));
+    let y = (f64::from(image.1) / f64::from(lead_height), f64::from(size.1) / f64::from(lead_size.1));
     let unfit = |why: &str| {
         let detail = format!(
             "the images of the record do not match: {lead_width} x {lead_height} becomes {} x {}, but {} x {} becomes \
@@ -29,7 +38,7 @@ pub(crate) fn follow(
         Err(DecodeError::Pair { detail })
     };
     let differ = |(images, outputs): (f64, f64)| (images - outputs).abs() > 1e-9 * outputs;
-    if matches!(geometry, Geometry::RandomCrop { .. }) && (differ(x) || differ(y)) {
+    if !resizes && !nearest && (differ(x) || differ(y)) {
         return unfit("a crop that is not resized needs images in the same ratio as the outputs");
     }
     #[allow(clippy::cast_sign_loss)] // the numbers are not negative
@@ -62,5 +71,5 @@ pub(crate) fn follow(
     let bounds = if nothing { Rect::whole(0, 0) } else { scaled(crop.bounds, x.0, y.0, image) };
     let crop =
         Crop { x: crop.x * x.0, y: crop.y * y.0, width: crop.width * x.0, height: crop.height * y.0, bounds, target };
-    Ok((crop, *flip))
+    Ok(crop)
 }

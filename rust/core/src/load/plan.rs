@@ -1,24 +1,26 @@
 //! `LoadPlan`: what a loader's threads make of each record: images, and values stacked as they are.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::augment::Recipe;
+use crate::augment::Sample;
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::image::{Channels, Geometry};
+use crate::image::DecodeOptions;
 use crate::load::batch::{Fill, LoadCounters, Plan, Task, add};
-use crate::load::images::{ImageOptions, ImageOutput, Images, Scratch, View};
+use crate::load::images::{ImageSource, Images, Placed, Scratch, Supplied, View};
 use crate::load::loader::{Load, Loader};
+use crate::load::output::{ArrayPixels, Form, ImageOutput};
 use crate::load::sources::{LoadFile, Located, Recent, Sources};
 use crate::load::stacks::{StackOutput, Stacks};
 use crate::read::seen::Verify;
 use crate::sys::DiskWatch;
 
 /// What becomes of one field of each record.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Output {
-    /// An image, decoded, cropped and resized to RGB pixels, and what is done to them.
-    Image(Geometry, Option<Recipe>),
+    /// Images, or arrays that are treated as images: their pixels, and what is done to them.
+    Image(Box<ImageOutput>),
     /// The value itself, which has a fixed size.
     Stack,
 }
@@ -34,29 +36,35 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Plans the outputs of each record. Each file has a field for each output, and two outputs may be
+    /// Plans the outputs of each record; `decode` is how images are decoded. Each file has a field for each output, and two outputs may be
     /// of one field. Rows number the records of all files consecutively.
     ///
     /// # Errors
     /// The first file is not open, a file lacks a field for an output, an image is of a field that
     /// holds neither images nor bytes, stacked values differ in size, or an option is invalid.
-    pub fn new(files: Vec<LoadFile>, outputs: &[Output], options: ImageOptions, verify: Verify) -> Result<Self> {
+    pub fn new(files: Vec<LoadFile>, outputs: &[Output], decode: DecodeOptions, verify: Verify) -> Result<Self> {
         let Some(first) = files.first().and_then(LoadFile::open) else {
             return Err(Error::Plan("a plan needs an open file".to_owned()));
         };
-        let (mut images, mut stacks, mut located) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut images, mut sources, mut stacks, mut located) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (at, output) in outputs.iter().enumerate() {
+            let field = first.field(at, outputs.len())?;
+            let kind = &first.reader.schema()[field].kind;
             let mut place = || {
                 located.push(at);
                 located.len() - 1
             };
             match output {
-                Output::Image(geometry, recipe) => {
-                    images.push(ImageOutput { geometry: *geometry, recipe: recipe.clone(), at, place: place() });
+                Output::Image(output) => {
+                    let same = |source: &ImageSource| first.fields[source.at] == field;
+                    let source = sources.iter().position(same).unwrap_or_else(|| {
+                        sources.push(ImageSource { at, place: place(), array: ArrayPixels::of(kind) });
+                        sources.len() - 1
+                    });
+                    images.push(Placed { at, output: (**output).clone(), source });
                 }
                 Output::Stack => {
-                    let field = first.field(at, outputs.len())?;
-                    let place = first.reader.schema()[field].kind.has_payloads().then(place);
+                    let place = kind.has_payloads().then(place);
                     stacks.push(StackOutput { at, place, bytes: first.value_bytes(field)? });
                 }
             }
@@ -64,8 +72,16 @@ impl LoadPlan {
         for source in files.iter().filter_map(LoadFile::open) {
             for image in &images {
                 let field = source.field(image.at, outputs.len())?;
-                if !source.reader.kind(field).holds_bytes() {
-                    return Err(source.reader.wrong_type(field, "images are in fields of type image or bytes"));
+                let kind = source.reader.kind(field);
+                let fits = kind.has_payloads() && match (ArrayPixels::of(kind), image.output.form) {
+                    (Some(array), Form::Array(pixel)) => array.pixel == pixel,
+                    (Some(array), Form::Rgb) => array.pixel == 3 && array.sample == Sample::Uint8,
+                    (Some(_), _) => false,
+                    (None, form) => kind.holds_bytes() && !matches!(form, Form::Array(_)),
+                };
+                if !fits {
+                    let expected = "images are in fields of type image or bytes, or arrays (height, width, channels)";
+                    return Err(source.reader.wrong_type(field, expected));
                 }
             }
             for stack in &stacks {
@@ -76,7 +92,7 @@ impl LoadPlan {
                 }
             }
         }
-        let images = Images::new(images, options, verify)?;
+        let images = Images::new(images, sources, decode, verify)?;
         let mut row_bytes = vec![0; outputs.len()];
         images.row_bytes().chain(stacks.iter().map(|stack| (stack.at, stack.bytes))).for_each(|(at, bytes)| {
             row_bytes[at] = bytes;
@@ -98,30 +114,45 @@ impl LoadPlan {
         &self.row_bytes
     }
 
-    /// Returns width and height of each image.
-    pub fn image_sizes(&self) -> Vec<(u32, u32)> {
-        self.images.sizes()
+    /// Returns the number of views of each image output.
+    pub fn image_views(&self) -> Vec<usize> {
+        self.images.counts()
     }
 
-    /// Returns the part of its source that each image of a loaded batch shows, row by row: `None` for a
-    /// row without images. They are computed here, from what decides them.
-    pub fn views(&self, load: &Load) -> Vec<Option<Vec<View>>> {
+    /// Returns the part of its source that each view of each image output of a loaded batch shows, row by row: `None`
+    /// for a row without images. They are computed here, from what decides them.
+    pub fn views(&self, load: &Load) -> Vec<Option<Vec<Vec<View>>>> {
         self.images.views(load.batch())
     }
 
-    /// Makes the images of a row as the threads do, from data that the caller supplies: one for each
-    /// image. Each has the channels of its source, if its headers no longer show them.
+    /// Makes the images of a row as the threads do, some of them from data that the caller supplies. Returns the row of
+    /// each image output.
     ///
     /// # Errors
-    /// The number of the image, and why it cannot be processed.
+    /// A value cannot be read; an image cannot be processed.
     pub fn make_of(
         &self,
         load: &Load,
         row: usize,
-        data: &[(&[u8], Option<Channels>)],
+        supplied: &[Supplied<'_>],
         counters: &LoadCounters,
-    ) -> std::result::Result<Vec<Vec<u8>>, (usize, crate::image::DecodeError)> {
-        self.images.make_of(load.batch(), row, data, counters)
+    ) -> Result<Vec<Vec<u8>>> {
+        let batch = load.batch();
+        let place = batch.located.get().and_then(|located| Some((located, (*located.rows.get(row)?)?)));
+        let Some((located, (file, record))) = place else {
+            return Err(Error::Plan(format!("row {row} of the batch was not found")));
+        };
+        let mut made: Vec<Vec<u8>> = self.row_bytes.iter().map(|&bytes| vec![0; bytes]).collect();
+        let mut out: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+        let (mut scratch, mut recent) = (self.images.scratch(), Recent::new(&self.sources));
+        let source = recent.source(file)?;
+        let work = (batch, located, counters);
+        self.images.make(&mut scratch, source, work, (record, row), supplied, &mut out)?;
+        // The threads have counted it as a failure.
+        add(&counters.records, 1);
+        counters.failures.fetch_sub(1, Ordering::Relaxed);
+        let images: Vec<usize> = self.images.row_bytes().map(|(at, _)| at).collect();
+        Ok(images.into_iter().map(|at| std::mem::take(&mut made[at])).collect())
     }
 
     /// Fills a part.
@@ -131,9 +162,10 @@ impl LoadPlan {
         if !self.images.is_empty() {
             rows.retain(|&row| {
                 let place = located.rows[row].unwrap_or_default();
-                let made = recent
-                    .source(place.0)
-                    .and_then(|source| self.images.make(scratch, source, located, task, (place.1, row)));
+                let made = recent.source(place.0).and_then(|source| {
+                    let work = (task.batch, located, task.counters);
+                    self.images.make(scratch, source, work, (place.1, row), &[], &mut task.part.bytes)
+                });
                 // Its stacked values stay, for a caller that makes the images in another way.
                 made.map_err(|error| self.images.fail(task, row, error)).is_ok()
             });

@@ -22,7 +22,7 @@ impl Limit {
     /// `None` if the image is not larger.
     pub fn shrunk(self, (width, height): (u32, u32)) -> Option<(u32, u32)> {
         match self {
-            Self::ShortSide(pixels) => (width.min(height) > pixels).then(|| resized(width, height, pixels)),
+            Self::ShortSide(pixels) => (width.min(height) > pixels).then(|| resized(width, height, pixels, None)),
             Self::LongSide(pixels) => (width.max(height) > pixels).then(|| {
                 let other =
                     |side: u32, long: u32| (u64::from(side) * u64::from(pixels) / u64::from(long)).max(1) as u32;

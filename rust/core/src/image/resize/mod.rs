@@ -13,13 +13,16 @@ mod tests;
 
 use std::ops::Range;
 
+use serde::Deserialize;
+
 use super::{DecodeError, Rect};
 use crate::memory;
 use axis::{Axis, Stretch, refill};
 use kernel::Kernel;
 
 /// The filter for resizing. Its support is in the larger of input and output pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Filter {
     /// A triangle, 1 pixel to each side: torchvision's default.
     #[default]
