@@ -1,6 +1,6 @@
 """Whether accuracy depends on the number of ranks, or on how the images are stored.
 
-recipes/digits.toml trains on real images, scikit-learn's handwritten digits, with three seeds for
+demo/digits.toml trains on real images, scikit-learn's handwritten digits, with three seeds for
 each contender:
 
 - 1, 2 and (in the full run) 4 ranks at one global batch. A pass has as many images on any number of
@@ -33,7 +33,7 @@ from benches.harness import Bench
 from benches.harness.process import LIMIT, ROOT
 from fastrecord.train.meters import read_metrics
 
-RECIPE = ROOT / "recipes" / "digits.toml"
+RECIPE = ROOT / "demo" / "digits.toml"
 SEEDS = (0, 1, 2)
 GLOBAL_BATCH = 64
 FORMS: dict[str, dict[str, Any]] = {

@@ -127,7 +127,7 @@ def test_wheel_is_one_for_every_cpython_from_3_11_on_and_holds_types_and_license
         names = set(archive.namelist())
         metadata = email.message_from_bytes(archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))))
     package = {name for name in names if name.startswith("fastrecord/")}
-    sources = (file for kind in ("py", "pyi", "html") for file in ROOT.glob(f"python/fastrecord/**/*.{kind}"))
+    sources = (file for kind in ("py", "pyi", "html", "toml") for file in ROOT.glob(f"python/fastrecord/**/*.{kind}"))
     checkout = {str(file.relative_to(ROOT / "python")) for file in sources}
     assert package == checkout | {"fastrecord/py.typed", "fastrecord/_core.abi3.so"}
     texts = {name.rpartition(".dist-info/licenses/")[2] for name in names if ".dist-info/licenses/" in name}

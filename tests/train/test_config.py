@@ -15,7 +15,7 @@ from fastrecord.train.schedule import LearningRate
 from fastrecord.train.settings_file import write_settings
 from tests.support.training import losses, small_config
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+DEMO = Path(__file__).parents[2] / "demo"
 
 
 def write(path: Path, text: str) -> Path:
@@ -155,8 +155,45 @@ def test_all_settings_survive_the_way_through_a_file(tmp_path: Path) -> None:
 # The recipes
 
 
+def test_a_recipe_is_a_settings_file_by_name_whose_settings_the_command_line_replaces(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[TrainConfig] = []
+
+    def run(config: TrainConfig, **_: Any) -> int:
+        given.append(config)
+        return 0
+
+    monkeypatch.setattr("fastrecord.train.__main__._run", run)
+    command = [str(colours), "--recipe", "resnet50-v1", "--epochs", "3", "--warmup-epochs", "1", "--amp", "off"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    shown = CliRunner().invoke(main, ["--recipe", "resnet50-v1", "--show"])
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    copy = write(tmp_path / "copy.toml", shown.stdout)
+    changed: dict[str, Any] = {"epochs": 3, "warmup_epochs": 1.0, "amp": "off"}
+    assert given == [TrainConfig.from_toml(copy, train=str(colours), **changed)]
+    assert given[0].lr_step_epochs == [30, 60, 80]
+    assert CliRunner().invoke(main, ["--config", str(copy), "--show"]).stdout == shown.stdout
+
+
+def test_an_unknown_recipe_is_refused_with_the_names_of_those_that_exist() -> None:
+    with pytest.raises(ValueError, match=r"there is no recipe 'resnet': the recipes are .*resnet50-v1"):
+        TrainConfig.from_recipe("resnet", train="x")
+    for command, message in (
+        (["--recipe", "resnet", "a"], "'resnet50-v1'"),
+        (["--recipe", "resnet50-v1", "--config", "a.toml", "a"], "give --recipe or --config, not both"),
+        (["--recipe", "resnet50-v1"], "Missing argument 'TRAIN.frec...'"),
+        (["--show", "a"], "--show prints a settings file: give --recipe or --config"),
+        (["--show", "--config", "none.toml"], "No such file"),
+        (["--recipe", "resnet50-v1", "a", "--epochs", "2"], "warmup-epochs is 5: it must be between 0 and the 2 epo"),
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
 def test_the_recipe_of_90_epochs_scales_warms_up_and_drops_as_published() -> None:
-    config = TrainConfig.from_toml(RECIPES / "resnet50-90.toml", train="x")
+    config = TrainConfig.from_recipe("resnet50-v1", train="x")
     assert config == TrainConfig(
         train="x",
         model="resnet50",
@@ -183,7 +220,7 @@ def test_the_recipe_of_90_epochs_scales_warms_up_and_drops_as_published() -> Non
 
 
 def test_the_recipe_of_the_digits_keeps_its_rules_on_cpus() -> None:
-    assert TrainConfig.from_toml(RECIPES / "digits.toml") == TrainConfig(
+    assert TrainConfig.from_toml(DEMO / "digits.toml") == TrainConfig(
         train="demo/out/train.frec",
         val="demo/out/val.frec",
         model="resnet18",

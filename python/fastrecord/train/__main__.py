@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -17,6 +18,7 @@ from fastrecord.store.option import store_option, store_options
 from fastrecord.terminal import PrintableFormatter, drop_unwritten, occupy_streams, printable
 from fastrecord.train.config import TrainConfig, TrainError, one_line
 from fastrecord.train.interrupt import StopSignal
+from fastrecord.train.settings_file import recipe_names, recipe_path
 
 
 @click.command(context_settings={"max_content_width": 120})
@@ -28,6 +30,13 @@ from fastrecord.train.interrupt import StopSignal
     help="Take settings from a TOML file. Its keys are these options (batch-size = 256), and train. Options given here "
     "replace them.",
 )
+@click.option(
+    "--recipe",
+    type=click.Choice(recipe_names()),
+    help="Take settings from a file of this name that comes with fastrecord: the settings of a published run. Options "
+    "given here replace them.",
+)
+@click.option("--show", is_flag=True, help="Print the file of --recipe or --config, and train nothing.")
 @derived(
     TrainConfig, *(name for name in texts(TrainConfig) if name != "train"), negatable=True, words={"train": "TRAIN"}
 )
@@ -38,16 +47,25 @@ from fastrecord.train.interrupt import StopSignal
     "and which one limits, and write ladder.json to --out, nothing else. --max-steps: steps to measure on each kind.",
 )
 @click.pass_context
-def main(context: click.Context, /, *, file: str | None, ladder: bool, **options: Any) -> None:
+def main(
+    context: click.Context, /, *, file: str | None, recipe: str | None, show: bool, ladder: bool, **options: Any
+) -> None:
     """Train a torchvision classifier on packed files, on one process or under torchrun on many.
 
     \b
     python -m fastrecord.train train.frec --val val.frec
     torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --amp bf16 --channels-last
-    torchrun --nproc-per-node 4 -m fastrecord.train train.frec --val val.frec --config recipes/resnet50-90.toml
+    torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --recipe resnet50-v1
 
     Ctrl-C and SIGTERM end the run after the step under way; the checkpoint they leave goes on with --resume auto.
     """  # noqa: D301  # click reads the backspace
+    if file is not None and recipe is not None:
+        raise click.UsageError("give --recipe or --config, not both: --show prints a recipe, to copy and change")
+    source = recipe_path(recipe) if recipe is not None else file
+    if show:
+        if source is None:
+            raise click.UsageError("--show prints a settings file: give --recipe or --config")
+        context.exit(_print(source))
     options = given(options)
     for name in options.keys() & {"train", "val"}:
         paths = options[name]
@@ -55,9 +73,9 @@ def main(context: click.Context, /, *, file: str | None, ladder: bool, **options
     if file is None and "train" not in options:
         raise click.UsageError("Missing argument 'TRAIN.frec...'.")
     try:
-        config = TrainConfig(**options) if file is None else TrainConfig.from_toml(file, **options)
+        config = TrainConfig(**options) if source is None else TrainConfig.from_toml(source, **options)
     except (ValueError, OSError) as error:
-        raise click.UsageError(as_flags(str(error), TrainConfig) if file is None else str(error)) from error
+        raise click.UsageError(as_flags(str(error), TrainConfig) if source is None else str(error)) from error
     if ladder and (config.data != "real" or config.resume is not None or config.overwrite):
         raise click.UsageError(
             "--ladder measures all kinds of data and continues no run: leave out --data, --resume and --overwrite"
@@ -110,6 +128,15 @@ def _run(config: TrainConfig, *, ladder: bool) -> int:
         return 128 + signal.SIGINT
     finally:
         drop_unwritten()
+
+
+def _print(path: Path | str) -> int:
+    """Print a text file; return 0, or raise a usage error if it cannot be read."""
+    try:
+        click.echo(Path(path).read_text(encoding="utf-8"), nl=False)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    return 0
 
 
 def _train(config: TrainConfig, stop: StopSignal) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 from fastrecord.dataset.decoding import Decoder, SixteenBit
 from fastrecord.options import hint, texts
 from fastrecord.store.address import Url
-from fastrecord.train.settings_file import read_settings
+from fastrecord.train.settings_file import read_settings, recipe_path
 
 Augment = Literal["imagenet", "none"]
 Amp = Literal["off", "bf16", "fp16"]
@@ -252,6 +252,19 @@ class TrainConfig:
             if name in settings or name not in read:
                 raise
             raise ValueError(f"{path}: {name.replace('_', '-')} {rest}") from error
+
+    @classmethod
+    def from_recipe(cls, name: str, **settings: Any) -> Self:
+        """Read the configuration of a recipe of the package, as `from_toml` does.
+
+        Args:
+            name: Its name, such as "resnet50-v2".
+            settings: Further settings, by their names here; they replace the recipe's.
+
+        Raises:
+            ValueError: there is no such recipe, or as `from_toml`.
+        """
+        return cls.from_toml(recipe_path(name), **settings)
 
     def in_store(self, options: Mapping[str, Any]) -> TrainConfig:
         """Return the settings with options of the store in the URLs to read, where no file or log shows them.

@@ -1,4 +1,4 @@
-"""Settings as TOML: read for `--config`, written into a run's folder. Checks keys and types only."""
+"""Settings as TOML: read for `--config` and `--recipe`, written into a run's folder. Checks keys and types only."""
 
 from __future__ import annotations
 
@@ -16,6 +16,24 @@ from fastrecord.train.files import replace_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance as Settings
+
+_RECIPES = Path(__file__).parent / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with the trainer, sorted."""
+    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
+
+
+def recipe_path(name: str) -> Path:
+    """Return the settings file of a recipe.
+
+    Raises:
+        ValueError: there is no such recipe; the message names those that exist.
+    """
+    if name not in recipe_names():
+        raise ValueError(f"there is no recipe {name!r}: the recipes are {', '.join(recipe_names())}")
+    return _RECIPES / f"{name}.toml"
 
 
 def read_settings(path: str | os.PathLike[str], kind: type[Settings]) -> dict[str, Any]:
