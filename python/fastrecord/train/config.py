@@ -59,10 +59,13 @@ class TrainConfig:
         global_batch: Images of an optimizer step over all processes. `batch_size` and `accumulate`
             then follow from the number of processes, which must divide it: as few passes of equal
             size as possible, each of at most `batch_size` images. By default they are as given.
-        image_size: Height and width of the model's input images, in pixels.
-        augment: "imagenet": random resized crop and flip in training; in evaluation, resize to
-            256/224 of the size and centre crop. "none": resize the shorter side to the size and
-            centre crop, in both.
+        image_size: Height and width of the images in training, in pixels. A list, such as 128, 160,
+            192, gives each size an equal part of the epochs, with the native loader.
+        eval_size: Height and width of the images in evaluation. By default the last size of training.
+        eval_resize: In evaluation, the shorter side of an image before the centre is cut out. By
+            default 256/224 of `eval_size`; with `augment` "none", `eval_size`.
+        augment: "imagenet": random resized crop and flip in training. "none": resize the shorter side
+            to `image_size` and centre crop.
         loader: "native": FastRecordLoader, whose threads decode in the training process. "torch":
             decode with Pillow in the worker processes of a torch DataLoader.
         parallel: "ddp": DistributedDataParallel, if there are several processes. "dp": nn.DataParallel
@@ -99,6 +102,7 @@ class TrainConfig:
         lr_gamma: Factor of each drop.
         warmup_epochs: Epochs of linear warm-up, fractions allowed. By default 5, but at most a tenth
             of `epochs`.
+        warmup_start: Share of the peak learning rate at which the warm-up begins.
         label_smoothing: Label smoothing, in [0, 1).
         amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
         channels_last: Keep the weights and images in channels_last memory.
@@ -129,7 +133,9 @@ class TrainConfig:
     batch_size: int = 256
     accumulate: int = 1
     global_batch: int | None = None
-    image_size: int = 224
+    image_size: int | Sequence[int] = 224
+    eval_size: int | None = None
+    eval_resize: int | None = None
     augment: Augment = "imagenet"
     loader: LoaderKind = "native"
     parallel: Parallel = "ddp"
@@ -151,6 +157,7 @@ class TrainConfig:
     lr_step_epochs: int | Sequence[int] = 30
     lr_gamma: float = 0.1
     warmup_epochs: float | None = None
+    warmup_start: float = 0.0
     label_smoothing: float = 0.0
     amp: Amp = "off"
     channels_last: bool = False
@@ -175,7 +182,8 @@ class TrainConfig:
             kind, _ = hint(TrainConfig, name)
             if get_origin(kind) is Literal:
                 self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        for name in ("epochs", "batch_size", "accumulate", "image_size", "print_freq", "global_batch", "max_steps"):
+        counts = "epochs batch_size accumulate eval_size eval_resize print_freq global_batch max_steps"
+        for name in counts.split():
             self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         for name in ("checkpoint_every", "threads"):
             self._check(name, (getattr(self, name) or 0) >= 0, "at least 0")
@@ -189,6 +197,17 @@ class TrainConfig:
         for name, holds, allowed in (
             ("lr_step_epochs", rising, "at least 1, or a list of epochs, each after the one before"),
             ("timeout", self.timeout is None or 0 < self.timeout < math.inf, "above 0 and finite"),
+            (
+                "image_size",
+                1 <= len(self.sizes) <= self.epochs and min(self.sizes) >= 1,
+                f"at least 1, or a list of 1 to {self.epochs} sizes, as many as there are epochs at most",
+            ),
+            (
+                "image_size",
+                native or self.data != "real" or isinstance(self.image_size, int),
+                "one size with loader torch: only the native loader changes it",
+            ),
+            ("warmup_start", 0 <= self.warmup_start <= 1, "in [0, 1]"),
             ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"),
             ("max_skipped", bounded, "a share from 0.0 to 1.0, or a number of records, at least 0"),
@@ -217,6 +236,8 @@ class TrainConfig:
             ),
         ):
             self._check(name, holds, allowed)
+        size, resize = self.evaluation
+        self._check("eval_resize", size <= resize, f"at least eval_size, which is {size}")
         if self.global_batch is not None and self.accumulate > 1:
             raise ValueError(
                 "give global_batch or accumulate, not both: the number of passes follows from global_batch"
@@ -300,6 +321,22 @@ class TrainConfig:
             number for number in range(1, share + 1) if share % number == 0 and share // number <= self.batch_size
         )
         return replace(self, global_batch=None, batch_size=share // passes, accumulate=passes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of training images, each for an equal part of the epochs."""
+        return (self.image_size,) if isinstance(self.image_size, int) else tuple(self.image_size)
+
+    def size_in(self, epoch: int) -> int:
+        """Return the size of training images in an epoch."""
+        return self.sizes[min(epoch, self.epochs - 1) * len(self.sizes) // self.epochs]
+
+    @property
+    def evaluation(self) -> tuple[int, int]:
+        """In evaluation, the size of images, and the shorter side from which they are cut, defaults filled in."""
+        size = self.sizes[-1] if self.eval_size is None else self.eval_size
+        resize = size if self.augment == "none" else size * 256 // 224
+        return size, resize if self.eval_resize is None else self.eval_resize
 
     @property
     def folder(self) -> Path:

@@ -200,7 +200,8 @@ class _Measurement:
     """One ladder on one rank."""
 
     def __init__(self, config: TrainConfig, ranks: Ranks, signals: StopSignal) -> None:
-        self.config, self.ranks, self.signals = dataclasses.replace(config, data="real", val=None), ranks, signals
+        self.config = dataclasses.replace(config, data="real", val=None, image_size=config.sizes[-1])
+        self.ranks, self.signals = ranks, signals
         ranks.first(lambda: check_folder(config.folder))
         self.left_out: dict[RungKind, str] = {}
         self.configs = {kind: made for kind in get_args(RungKind) if (made := self._config_of(kind)) is not None}

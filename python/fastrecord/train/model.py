@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,18 +23,21 @@ def classifier_names() -> list[str]:
     return names
 
 
-def build_classifier(name: str, *, classes: int, image_size: int, zero_init_residual: bool = False) -> nn.Module:
+def build_classifier(
+    name: str, *, classes: int, image_size: int, other_sizes: Iterable[int] = (), zero_init_residual: bool = False
+) -> nn.Module:
     """Build an untrained torchvision classifier, its weights drawn from torch's global generator.
 
     Args:
         name: A name from torchvision.models.list_models().
         classes: Number of outputs.
         image_size: Height and width of the input images; models that depend on it are built for it.
+        other_sizes: Further heights and widths that the model gets.
         zero_init_residual: Let each residual block begin as the identity.
 
     Raises:
-        TrainError: torchvision has no such classifier, it does not accept images of that size, or
-            it has no residual blocks that begin as the identity.
+        TrainError: torchvision has no such classifier, it does not accept images of a size, or it
+            has no residual blocks that begin as the identity.
     """
     names = classifier_names()
     if name not in names:
@@ -58,13 +61,16 @@ def build_classifier(name: str, *, classes: int, image_size: int, zero_init_resi
                 f"--zero-init-residual is for models whose names begin with {', '.join(_RESIDUAL)}, not for {name}"
             )
         extra = {"zero_init_residual": True}
+    size = image_size
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
+        # On the meta device only shapes are computed.
+        shapes = copy.deepcopy(model).to("meta")
         with torch.no_grad():
-            # On the meta device only shapes are computed.
-            copy.deepcopy(model).to("meta")(torch.empty(2, 3, image_size, image_size, device="meta"))
+            for size in dict.fromkeys((image_size, *other_sizes)):
+                shapes(torch.empty(2, 3, size, size, device="meta"))
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise TrainError(f"{name} does not take images of {image_size} x {image_size} pixels: {error}") from error
+        raise TrainError(f"{name} does not take images of {size} x {size} pixels: {error}") from error
     return model
 
 
@@ -78,7 +84,8 @@ def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
     module = build_classifier(
         config.model,
         classes=len(classes),
-        image_size=config.image_size,
+        image_size=config.sizes[-1],
+        other_sizes=(*config.sizes, config.evaluation[0]),
         zero_init_residual=config.zero_init_residual,
     )
     if config.batch_size == 1 and has_batch_norm(module):

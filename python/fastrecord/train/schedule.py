@@ -33,7 +33,8 @@ class LearningRate:
         """Return the learning rate of optimizer step `step`, counted from 0 over the whole run."""
         config, warmup = self.config, round(self.config.warmup * self.steps_per_epoch)
         if step < warmup:
-            return self.peak * (step + 1) / warmup
+            start = self.config.warmup_start
+            return self.peak * (start + (1 - start) * (step + 1) / warmup)
         if config.schedule == "cosine":
             total = config.epochs * self.steps_per_epoch
             return self.peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))

@@ -35,7 +35,8 @@ class ConstantBatches(Batches):
         self._kind: DataKind = config.data
         self._cuda = ranks.device.type == "cuda"
         generator = torch.Generator().manual_seed(derive_seed(config.seed, ranks.rank))
-        shape = (config.batch_size, 3, config.image_size, config.image_size)
+        size = config.sizes[-1]
+        shape = (config.batch_size, 3, size, size)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, len(class_names(dataset)), (config.batch_size,), generator=generator)
         self._running: Generator[Batch] | None = None

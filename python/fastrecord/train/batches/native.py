@@ -16,7 +16,7 @@ from fastrecord import Delivery, FastRecordDataset, FastRecordLoader, Skip
 from fastrecord.loader.skip import SkippedRecord
 from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import LISTED, Batch, Batches
-from fastrecord.train.config import Augment, TrainConfig, TrainError
+from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
 from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
 
@@ -27,13 +27,18 @@ _log = logging.getLogger("fastrecord.train")
 _NAMED = 20
 
 
-def make_crop(augment: Augment, size: int, *, training: bool) -> Geometry:
-    """Return the geometry of `torch_batches.make_transform`, without the flip."""
-    if augment == "none":
-        return CenterCrop(size, resize=size)
+def make_crop(config: TrainConfig, size: int, *, training: bool) -> Geometry:
+    """Return the geometry of `batches.torch.make_transform`, without the flip.
+
+    Args:
+        config: Augmentation and sizes of evaluation.
+        size: Of the images in training.
+        training: True for training, False for evaluation.
+    """
     if training:
-        return RandomResizedCrop(size)
-    return CenterCrop(size, resize=size * 256 // 224)
+        return CenterCrop(size, resize=size) if config.augment == "none" else RandomResizedCrop(size)
+    size, resize = config.evaluation
+    return CenterCrop(size, resize=resize)
 
 
 class NativeBatches(Batches):
@@ -52,13 +57,15 @@ class NativeBatches(Batches):
 
     def __init__(self, dataset: FastRecordDataset, config: TrainConfig, ranks: Ranks, *, training: bool) -> None:
         super().__init__(dataset, config, ranks, training=training)
+        self._config, self._training = config, training
+        self._size = config.size_in(0)
         self._told = 0
         self._skipped: list[SkippedRecord] = []
         self._count = 0
         self._loader = FastRecordLoader(
             dataset,
             batch_sampler=self._sampler,
-            image=make_crop(config.augment, config.image_size, training=training),
+            image=make_crop(config, self._size, training=training),
             flip=training and config.augment == "imagenet",
             threads=config.threads,
             delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
@@ -74,6 +81,9 @@ class NativeBatches(Batches):
             TrainError: so many records of a step were skipped that there is not one for each of its
                 passes.
         """
+        if self._training and self._config.size_in(epoch) != self._size:
+            self._size = self._config.size_in(epoch)
+            self._loader.image = make_crop(self._config, self._size, training=True)
         self._loader.set_epoch(epoch)
         for images, labels in self._loader:
             if len(labels) < self._passes:

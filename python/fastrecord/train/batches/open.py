@@ -136,7 +136,7 @@ def _open(
 ) -> FastRecordDataset:
     # The native loader applies the geometry itself; torch's loader uses the transform.
     made = config.loader == "native" or (training and config.data != "real")
-    transform = None if made else make_transform(config.augment, config.image_size, training=training)
+    transform = None if made else make_transform(config, training=training)
     native = Decoding(decoder=config.decoder, sixteen_bit=config.sixteen_bit)
     decode: str | Decoding = native if config.loader == "native" else "pil"
     try:

@@ -17,20 +17,22 @@ from torchvision.transforms import v2
 
 from fastrecord import FastRecordBatchSampler, FastRecordDataset, collate
 from fastrecord.train.batches.base import Batch, Batches, derive_seed
-from fastrecord.train.config import Augment, TrainConfig
+from fastrecord.train.config import TrainConfig
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.interrupt import ignore_launcher
 
 
-def make_transform(augment: Augment, size: int, *, training: bool) -> Callable[[Any], torch.Tensor]:
+def make_transform(config: TrainConfig, *, training: bool) -> Callable[[Any], torch.Tensor]:
     """Return the transform from a PIL image to a uint8 tensor (3, size, size)."""
+    size = config.size_in(0)
     steps: list[nn.Module]
-    if augment == "none":
+    if not training:
+        size, resize = config.evaluation
+        steps = [v2.Resize(resize), v2.CenterCrop(size)]
+    elif config.augment == "none":
         steps = [v2.Resize(size), v2.CenterCrop(size)]
-    elif training:
-        steps = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
     else:
-        steps = [v2.Resize(size * 256 // 224), v2.CenterCrop(size)]
+        steps = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
     transform: Callable[[Any], torch.Tensor] = v2.Compose([*steps, v2.PILToTensor()])
     return transform
 
