@@ -97,17 +97,18 @@ def work(folder: Path) -> None:
             ending(folder, on_error="skip", max_skipped=0, out=folder / "bounded"),
             ending(folder, on_error="skip"),
         ]
-        result = train(run_config(folder, epochs=1, checkpoint_every=2))
-        state = result.module.state_dict()
+        result = train(run_config(folder, epochs=1, checkpoint_every=2, ema_decay=0.99, ema_steps=1))
+        assert result.ema_module is not None
+        values = [*result.module.state_dict().values(), *result.ema_module.state_dict().values()]
         ladder = run_ladder(run_config(folder, max_steps=2))
         report = {
             "world_size": ranks.world_size,
             "largest": ranks.agree(2 + 13 * ranks.rank),
             "weights": weights.tolist(),
             "counts": [metrics.loss, metrics.correct1, metrics.count],
-            "digest": hashlib.sha256(b"".join(value.numpy().tobytes() for value in state.values())).hexdigest(),
+            "digest": hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest(),
             "ladder": [rung.step_seconds for rung in ladder.rungs] if ladder else [],
-            "val": [result.val.correct1, result.val.count, result.val.loss] if result.val else None,
+            "val": [[one.correct1, one.count, one.loss] for one in (result.val, result.ema) if one is not None],
         }
         (folder / f"rank{ranks.rank}.json").write_text(json.dumps({"report": report, "told": told, "ended": ended}))
 
@@ -199,12 +200,19 @@ def test_evaluation_over_uneven_ranks_equals_one_rank_exactly(trained: Path) -> 
     config = run_config(trained)
     _, val_set = open_datasets(config)
     assert val_set is not None
-    learner = Learner(build_classifier(MODEL, classes=4, image_size=32), config, ALONE)
-    learner.load_state_dict(load_checkpoint(trained / "out" / "checkpoints" / "best.pt"))
-    alone = evaluate(learner, open_batches(val_set, config, ALONE, training=False).epoch(0), ALONE, StopSignal())
+    learner, average = (
+        Learner(build_classifier(MODEL, classes=4, image_size=32), config, ALONE) for _ in ("module", "average")
+    )
+    state = load_checkpoint(trained / "out" / "checkpoints" / "best.pt")
+    learner.load_state_dict(state)
+    average.module.load_state_dict(state["ema"])
+    batches = open_batches(val_set, config, ALONE, training=False)
+    alone = evaluate(learner, batches.epoch(0), ALONE, StopSignal(), average.module.eval())
     assert alone is not None
-    assert report(trained, 0)["val"][:2] == [alone.correct1, 37]
-    assert report(trained, 0)["val"][2] == pytest.approx(alone.loss, abs=1e-5)
+    assert alone[0].loss != alone[1].loss
+    for found, expected in zip(report(trained, 0)["val"], alone, strict=True):
+        assert found[:2] == [expected.correct1, 37]
+        assert found[2] == pytest.approx(expected.loss, abs=1e-5)
 
 
 def test_an_interrupted_pair_of_ranks_saves_once_and_goes_on_alone(trained: Path, tmp_path: Path) -> None:

@@ -318,8 +318,9 @@ def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, hel
     torch.manual_seed(0)
     learner = Learner(build_classifier("squeezenet1_1", classes=4, image_size=32), config, ALONE)
     batches = open_batches(dataset, config, ALONE, training=False)
-    metrics = evaluate(learner, batches.epoch(0), ALONE, StopSignal())
-    assert metrics is not None
+    found = evaluate(learner, batches.epoch(0), ALONE, StopSignal())
+    assert found is not None
+    (metrics,) = found
     assert learner.module.training
 
     learner.module.eval()
@@ -340,13 +341,14 @@ def test_a_loss_in_evaluation_that_is_not_finite_is_written_as_null(held_out: Pa
     dataset, _ = open_datasets(config)
     module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     nn.init.constant_(next(reversed(list(module.parameters()))), math.nan)
-    metrics = evaluate(
+    found = evaluate(
         Learner(module, config, ALONE),
         open_batches(dataset, config, ALONE, training=False).epoch(0),
         ALONE,
         StopSignal(),
     )
-    assert metrics is not None
+    assert found is not None
+    (metrics,) = found
     assert metrics.count == 37
     assert math.isnan(metrics.loss)
     with MetricsFile(tmp_path / "metrics.jsonl", keep_steps=None) as file:

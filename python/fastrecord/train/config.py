@@ -104,6 +104,11 @@ class TrainConfig:
             of `epochs`.
         warmup_start: Share of the peak learning rate at which the warm-up begins.
         label_smoothing: Label smoothing, in [0, 1).
+        ema_decay: Decay of an exponential moving average of the weights, which is evaluated too and
+            kept in the checkpoints; 0: no average. As in torchvision's trainer, an average over
+            `ema_steps` steps keeps `1 - (1 - ema_decay) * global batch * ema_steps / epochs`, and is a
+            copy of the model until the warm-up ends.
+        ema_steps: Optimizer steps after which the average moves.
         amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
         channels_last: Keep the weights and images in channels_last memory.
         compile: Run the model through torch.compile; the first steps take minutes.
@@ -159,6 +164,8 @@ class TrainConfig:
     warmup_epochs: float | None = None
     warmup_start: float = 0.0
     label_smoothing: float = 0.0
+    ema_decay: float = 0.0
+    ema_steps: int = 32
     amp: Amp = "off"
     channels_last: bool = False
     compile: bool = False
@@ -182,7 +189,7 @@ class TrainConfig:
             kind, _ = hint(TrainConfig, name)
             if get_origin(kind) is Literal:
                 self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        counts = "epochs batch_size accumulate eval_size eval_resize print_freq global_batch max_steps"
+        counts = "epochs batch_size accumulate ema_steps eval_size eval_resize print_freq global_batch max_steps"
         for name in counts.split():
             self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         for name in ("checkpoint_every", "threads"):
@@ -209,6 +216,7 @@ class TrainConfig:
             ),
             ("warmup_start", 0 <= self.warmup_start <= 1, "in [0, 1]"),
             ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
+            ("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"),
             ("max_skipped", bounded, "a share from 0.0 to 1.0, or a number of records, at least 0"),
             (

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from fastrecord import FastRecordError, __version__
+from fastrecord.train.average import Average
 from fastrecord.train.batches.base import Batch, Batches, derive_seed
 from fastrecord.train.batches.open import open_batches, open_on_all_ranks
 from fastrecord.train.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
@@ -31,6 +32,7 @@ from fastrecord.train.meters import (
     MetricsFile,
     TrainMeter,
     correct_guesses,
+    ema_line,
     loader_row,
     train_line,
     val_line,
@@ -65,20 +67,25 @@ class Result:
         epoch: Whole epochs trained.
         train: Metrics of the last epoch trained, over all ranks.
         val: Metrics of the last evaluation; None if there was none.
-        best_error1: Lowest error of an evaluation, in percent; None if there was none.
+        ema: The same of the average of the weights; None without one.
+        best_error1: Lowest error of an evaluation, in percent, with an average of the weights that
+            one's; None if there was none.
         checkpoint: The newest checkpoint; None if nothing was trained.
         signal: The signal that ended the run, or 0.
         module: The trained model, on this rank's device.
+        ema_module: The model with the average of the weights, in evaluation mode; None without one.
     """
 
     step: int
     epoch: int
     train: Metrics
     val: Metrics | None
+    ema: Metrics | None
     best_error1: float | None
     checkpoint: Path | None
     signal: int
     module: nn.Module
+    ema_module: nn.Module | None
 
 
 def train(config: TrainConfig, stop: StopSignal | None = None) -> Result:
@@ -130,7 +137,9 @@ def draw(batches: Iterator[Batch], count: int) -> tuple[list[Batch], Exception |
         return [], failure
 
 
-def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal) -> Metrics | None:
+def evaluate(
+    learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: StopSignal, *others: nn.Module
+) -> list[Metrics] | None:
     """Evaluate on the batches of all ranks, which may have different numbers of batches.
 
     The ranks exchange only one sum. The sums do not depend on how the images are divided among the
@@ -141,17 +150,20 @@ def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: 
         batches: Batches of this rank.
         ranks: All ranks; every one must call this.
         signals: A signal ends the loop early.
+        others: Further models, in evaluation mode, for the same batches.
 
     Returns:
-        Metrics over all ranks; the loss is the cross entropy without label smoothing. None if a
-        signal came.
+        Metrics over all ranks, of the learner's model and of each other; the loss is the cross entropy
+        without label smoothing. None if a signal came.
 
     Raises:
         TrainError, FastRecordError: a batch could not be read, on another rank or on this one.
     """
-    ranks.copy_from_first(learner.module.buffers())
-    # Sums: loss units, three counts of images, and the number of images whose loss is not finite.
-    totals = torch.zeros(5, dtype=torch.int64, device=ranks.device)
+    for module in (learner.module, *others):
+        ranks.copy_from_first(module.buffers())
+    # Sums of each model: loss units, three counts of images, and the number of images whose loss is
+    # not finite.
+    totals = torch.zeros(1 + len(others), 5, dtype=torch.int64, device=ranks.device)
     failure: Exception | None = None
     learner.module.eval()
     while not signals.number:
@@ -159,19 +171,22 @@ def evaluate(learner: Learner, batches: Iterator[Batch], ranks: Ranks, signals: 
         if not drawn:
             break
         images, labels = drawn[0]
-        logits = learner.predict(images)
         labels = labels.to(ranks.device, non_blocking=True)
-        losses = functional.cross_entropy(logits, labels, reduction="none").double()
-        finite = losses.isfinite()
-        units = losses.where(finite, losses.new_zeros(())).clamp(max=_LOSS_LIMIT) / _LOSS_UNIT
-        correct1, correct5 = correct_guesses(logits, labels)
-        count = torch.full_like(correct1, len(labels))
-        totals += torch.stack([units.round().long().sum(), correct1, correct5, count, (~finite).sum()])
+        for total, other in zip(totals, (None, *others), strict=True):
+            logits = learner.predict(images, other)
+            losses = functional.cross_entropy(logits, labels, reduction="none").double()
+            finite = losses.isfinite()
+            units = losses.where(finite, losses.new_zeros(())).clamp(max=_LOSS_LIMIT) / _LOSS_UNIT
+            correct1, correct5 = correct_guesses(logits, labels)
+            count = torch.full_like(correct1, len(labels))
+            total += torch.stack([units.round().long().sum(), correct1, correct5, count, (~finite).sum()])
     learner.module.train()
     if ranks.agree(signals.number, failure):
         return None
-    units_sum, correct1_sum, correct5_sum, images_sum, broken = ranks.sum(totals).tolist()
-    return Metrics(math.nan if broken else units_sum * _LOSS_UNIT, correct1_sum, correct5_sum, images_sum)
+    return [
+        Metrics(math.nan if broken else units * _LOSS_UNIT, *counts)
+        for units, *counts, broken in ranks.sum(totals).tolist()
+    ]
 
 
 class _Run:
@@ -186,6 +201,7 @@ class _Run:
         self.config, self.ranks, self.signals = config, ranks, signals
         self.step = self.epoch = self.done = 0
         self.val: Metrics | None = None
+        self.ema: Metrics | None = None
         self.best_error1: float | None = None
         self.checkpoint: Path | None = None
         ranks.first(lambda: check_folder(config.folder))
@@ -205,6 +221,12 @@ class _Run:
         self.learning_rate = LearningRate(config, global_batch_size, self.steps_per_epoch)
         torch.manual_seed(config.seed)
         self.learner = Learner(ranks.each(lambda: build_model(config, self.classes)), config, ranks)
+        self.average: Average | None = None
+        if config.ema_decay:
+            warmup_steps = self.learning_rate.warmup_steps
+            self.average = Average(
+                self.learner.module, config, global_batch_size=global_batch_size, warmup_steps=warmup_steps
+            )
         self.meter = TrainMeter(ranks, self.batches.stats)
         self.skips = Skips(ranks, self.batches, "training")
         found = ranks.first(lambda: _claim_folder(config, stack))
@@ -243,8 +265,18 @@ class _Run:
             signal = self._train_epoch() or self._evaluate_epoch()
         if self.ranks.is_first and not signal:
             plot_metrics(self.config.folder / "metrics.jsonl", self.config.folder / "training.png")
-        best, module = self.best_error1, self.learner.module
-        return Result(self.step, self.epoch, self.meter.epoch, self.val, best, self.checkpoint, signal, module)
+        return Result(
+            step=self.step,
+            epoch=self.epoch,
+            train=self.meter.epoch,
+            val=self.val,
+            ema=self.ema,
+            best_error1=self.best_error1,
+            checkpoint=self.checkpoint,
+            signal=signal,
+            module=self.learner.module,
+            ema_module=None if self.average is None else self.average.module,
+        )
 
     def _train_epoch(self) -> int:
         """Train the rest of the current epoch; return the signal that stopped it, or 0."""
@@ -268,6 +300,8 @@ class _Run:
             self.learner.step(drawn, learning_rate=learning_rate, meter=self.meter)
             self.step += 1
             self.done += 1
+            if self.average is not None:
+                self.average.follow(self.learner.module, self.step)
             last = self.done == self.steps_per_epoch or self._at_max_steps()
             if self.done % self.config.print_freq == 0 or last:
                 self._report(learning_rate)
@@ -287,20 +321,26 @@ class _Run:
         if self.val_batches is not None:
             start = time.perf_counter()
             skips = Skips(self.ranks, self.val_batches, "evaluation")
+            others = () if self.average is None else (self.average.module,)
             with self._skips_told(skips, step=self.step):
-                metrics = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals)
-            if metrics is None:
+                found = evaluate(self.learner, self.val_batches.epoch(0), self.ranks, self.signals, *others)
+            if found is None:
                 self._save("last")
                 return self.ranks.agree(self.signals.number)
-            seconds = time.perf_counter() - start
+            seconds, metrics, judged = time.perf_counter() - start, found[0], found[-1]
             self._say(val_line(self.epoch, metrics, seconds, skipped=self.val_records - metrics.count))
+            more: dict[str, float] = {}
+            if self.average is not None:
+                self.ema = judged
+                self._say(ema_line(self.epoch, judged))
+                more = {"ema_loss": judged.loss, "ema_error1": judged.error1, "ema_error5": judged.error5}
             counts = {"correct1": metrics.correct1, "correct5": metrics.correct5, "count": metrics.count}
-            self._record("val", metrics, **counts, images_per_second=metrics.count / seconds)
+            self._record("val", metrics, **counts, images_per_second=metrics.count / seconds, **more)
             skips.collect()
             self._report_skips(skips)
             self.val = metrics
-            improved = self.best_error1 is None or metrics.error1 < self.best_error1
-            self.best_error1 = metrics.error1 if improved else self.best_error1
+            improved = self.best_error1 is None or judged.error1 < self.best_error1
+            self.best_error1 = judged.error1 if improved else self.best_error1
         if self.done == self.steps_per_epoch:
             self.epoch, self.done = self.epoch + 1, 0
         # In this order: a run killed in between evaluates once more, and then replaces the best one
@@ -399,6 +439,7 @@ class _Run:
             "skips": self.skips.state_dict(),
             "batches": self.batches.state_dict(epoch=self.epoch, steps_done=self.done),
             **self.learner.state_dict(),
+            **({} if self.average is None else {"ema": self.average.module.state_dict()}),
         }
 
     def _resume(self, state: dict[str, Any], path: Path) -> None:
@@ -422,6 +463,9 @@ class _Run:
         except ValueError as error:
             # Raised on all ranks.
             raise TrainError(f"{path} cannot be resumed so: {error}") from error
+        if self.average is not None:
+            # A run that had none begins it with its weights.
+            self.average.load_state_dict(state.get("ema", state["model"]))
         self.meter.load_state_dict(state["meter"])
         self.skips.load_state_dict(state["skips"])
         self.step, self.epoch, self.done = state["step"], state["epoch"], state["done"]

@@ -113,11 +113,18 @@ class Learner:
         with torch.no_grad():
             meter.add_batch(loss.detach(), logits.detach(), labels)
 
-    def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """Return this rank's float32 logits (B, classes) of uint8 `images` (B, 3, S, S)."""
-        with torch.no_grad(), self._autocast():
+    def predict(self, images: torch.Tensor, module: nn.Module | None = None) -> torch.Tensor:
+        """Return this rank's float32 logits (B, classes) of uint8 `images` (B, 3, S, S).
+
+        Args:
+            images: On any device.
+            module: A model with other weights; None: the learner's.
+        """
+        if module is None:
             # Not DDP, which would exchange buffers: ranks may evaluate different numbers of batches.
-            logits: torch.Tensor = (self._model if self.gpus else self.module)(self._prepare(images))
+            module = self._model if self.gpus else self.module
+        with torch.no_grad(), self._autocast():
+            logits: torch.Tensor = module(self._prepare(images))
         return logits.float()
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:

@@ -255,6 +255,14 @@ def val_line(epoch: int, metrics: Metrics, seconds: float, *, skipped: int) -> s
     )
 
 
+def ema_line(epoch: int, metrics: Metrics) -> str:
+    """Format the log line of an evaluation of the average of the weights."""
+    return (
+        f"Ema:   [{epoch}]  Loss {metrics.loss:.4f}  Error@1 {metrics.error1:.2f}  Error@5 {metrics.error5:.2f}  "
+        f"Accuracy {100 - metrics.error1:.2f} % ({metrics.correct1} of {metrics.count})"
+    )
+
+
 class MetricsFile(AbstractContextManager["MetricsFile"]):
     """A file of JSON objects, one a line; every line except possibly the last is whole.
 

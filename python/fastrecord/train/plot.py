@@ -35,6 +35,10 @@ def plot_metrics(metrics: Path, picture: Path) -> bool:
         loss.plot(steps, losses, label=label, **style)
         accuracy = [100 - row["error1"] for row in chosen]
         error.plot(steps, accuracy, label=f"{label} (last: {accuracy[-1]:.2f} %)" if chosen else label, **style)
+    averaged = [row for row in rows if "ema_error1" in row]
+    if averaged:
+        steps, accuracy = [row["step"] for row in averaged], [100 - row["ema_error1"] for row in averaged]
+        error.plot(steps, accuracy, label=f"average of the weights (last: {accuracy[-1]:.2f} %)", linewidth=1.5)
     trained = [row for row in rows if row["event"] == "train"]
     steps = [row["step"] for row in trained]
     speed.plot(steps, [row["images_per_second"] for row in trained], label="images/s", linewidth=1.0)

@@ -29,9 +29,14 @@ class LearningRate:
         """Learning rate at the end of the warm-up."""
         return self.config.lr * self.global_batch_size / 256
 
+    @property
+    def warmup_steps(self) -> int:
+        """Optimizer steps of the warm-up."""
+        return round(self.config.warmup * self.steps_per_epoch)
+
     def __call__(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, counted from 0 over the whole run."""
-        config, warmup = self.config, round(self.config.warmup * self.steps_per_epoch)
+        config, warmup = self.config, self.warmup_steps
         if step < warmup:
             start = self.config.warmup_start
             return self.peak * (start + (1 - start) * (step + 1) / warmup)
