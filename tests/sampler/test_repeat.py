@@ -75,7 +75,7 @@ def test_it_is_refused_without_a_full_shuffle(shuffle: Any) -> None:
 
 def test_copies_of_a_record_have_different_crops(colours: Any) -> None:
     sampler = FastRecordBatchSampler(fr.FastRecordDataset(colours), 8, repeat=4)
-    loader = fr.FastRecordLoader(colours, batch_sampler=sampler, image=fr.transforms.RandomResizedCrop(32))
+    loader = fr.FastRecordLoader(colours, batch_sampler=sampler, sample=[fr.transforms.RandomResizedCrop(32)])
     images, labels = next(iter(loader))
     assert labels.tolist() == [int(labels[0])] * 4 + [int(labels[4])] * 4
     assert len({image.numpy().tobytes() for image in images}) == 8

@@ -327,7 +327,8 @@ def test_evaluation_counts_what_one_pass_over_all_images_counts(loader: str, hel
     if loader == "torch":
         images = torch.stack([dataset[record][0] for record in range(37)])
     else:
-        ((images, _),) = fr.FastRecordLoader(dataset, 37, shuffle=False, image=fr.transforms.CenterCrop(32, resize=32))
+        sample = [fr.transforms.Resize(32), fr.transforms.CenterCrop(32)]
+        ((images, _),) = fr.FastRecordLoader(dataset, 37, shuffle=False, sample=sample)
     labels = torch.tensor(dataset.targets.tolist())
     logits = learner.predict(images)
     assert metrics.count == 37

@@ -18,7 +18,7 @@ from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import LISTED, Batch, Batches
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.transforms import CenterCrop, Geometry, RandomResizedCrop
+from fastrecord.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
 
 _log = logging.getLogger("fastrecord.train")
 
@@ -27,18 +27,20 @@ _log = logging.getLogger("fastrecord.train")
 _NAMED = 20
 
 
-def make_crop(config: TrainConfig, size: int, *, training: bool) -> Geometry:
-    """Return the geometry of `batches.torch.make_transform`, without the flip.
+def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Transform]:
+    """Return what becomes of an image.
 
     Args:
         config: Augmentation and sizes of evaluation.
         size: Of the images in training.
         training: True for training, False for evaluation.
     """
-    if training:
-        return CenterCrop(size, resize=size) if config.augment == "none" else RandomResizedCrop(size)
-    size, resize = config.evaluation
-    return CenterCrop(size, resize=resize)
+    if not training:
+        size, resize = config.evaluation
+        return [Resize(resize), CenterCrop(size)]
+    if config.augment == "none":
+        return [Resize(size), CenterCrop(size)]
+    return [RandomResizedCrop(size), RandomHorizontalFlip()]
 
 
 class NativeBatches(Batches):
@@ -65,8 +67,7 @@ class NativeBatches(Batches):
         self._loader = FastRecordLoader(
             dataset,
             batch_sampler=self._sampler,
-            image=make_crop(config, self._size, training=training),
-            flip=training and config.augment == "imagenet",
+            sample=make_sample(config, self._size, training=training),
             threads=config.threads,
             delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
             on_error=Skip(limit=config.max_skipped, handler=self._note_skipped)
@@ -83,7 +84,7 @@ class NativeBatches(Batches):
         """
         if self._training and self._config.size_in(epoch) != self._size:
             self._size = self._config.size_in(epoch)
-            self._loader.image = make_crop(self._config, self._size, training=True)
+            self._loader.sample = make_sample(self._config, self._size, training=True)
         self._loader.set_epoch(epoch)
         for images, labels in self._loader:
             if len(labels) < self._passes:
