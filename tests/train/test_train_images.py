@@ -1,4 +1,4 @@
-"""What becomes of images in training and evaluation: their sizes."""
+"""What becomes of images in training and evaluation: their sizes, augmentation and order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import torch
 from torchvision.transforms import v2
 
 import fastrecord as fr
+import fastrecord.transforms as T  # noqa: N812 - as torchvision's users write
 from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.batches.native import make_sample
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
 from fastrecord.train.meters import read_metrics
 from fastrecord.train.schedule import LearningRate
-from tests.support.training import losses, small_config
+from fastrecord.transforms import Normalize
+from tests.support.training import losses, numbers_of, small_config, write_numbered
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALONE = Ranks(0, 1, 0, 1, torch.device("cpu"), None)
@@ -94,6 +97,107 @@ def test_a_model_that_does_not_take_all_sizes_is_refused_before_training(colours
     with pytest.raises(TrainError, match="alexnet does not take images of 16 x 16 pixels"):
         train(small_config(colours, tmp_path, **options))
     assert not read_metrics(tmp_path / "metrics.jsonl")
+
+
+# Augmentation
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({}, []),
+        ({"augment": "trivialaugment"}, [T.TrivialAugmentWide(interpolation="bilinear")]),
+        ({"augment": "randaugment"}, [T.RandAugment(interpolation="bilinear")]),
+        ({"random_erasing": 0.1}, [T.ToFloat("float32", layout="nchw"), T.RandomErasing(0.1)]),
+        (
+            {"random_erasing": 0.1, "amp": "bf16", "channels_last": True, "augment": "trivialaugment"},
+            [T.TrivialAugmentWide(interpolation="bilinear"), T.ToFloat("bfloat16"), T.RandomErasing(0.1)],
+        ),
+    ],
+)
+def test_the_steps_of_training_are_those_of_torchvisions_trainer(options: dict[str, Any], more: list[Any]) -> None:
+    config = TrainConfig(train="x", **options)
+    crop = [T.RandomResizedCrop(48), T.RandomHorizontalFlip()]
+    assert make_sample(config, 48, training=True) == [*crop, *more]
+    assert make_sample(config, 48, training=False) == [T.Resize(256), T.CenterCrop(224)]
+
+
+@pytest.mark.parametrize("augment", ["trivialaugment", "randaugment"])
+def test_both_loaders_change_the_colours_of_images(augment: Any, colours: Path, tmp_path: Path) -> None:
+    for loader in ("native", "torch"):
+        config = small_config(colours, tmp_path, augment=augment, loader=loader, batch_size=76)
+        ((images, _),) = drawn(config)[0]
+        ((plain, _),) = drawn(dataclasses.replace(config, augment="imagenet"))[0]
+        assert images.dtype == torch.uint8
+        # The mean colour of each image shows the class in plain crops.
+        difference = (images.float() - plain.float()).mean((2, 3)).abs().amax(1)
+        assert (difference > 40).float().mean() > 0.2
+
+
+def test_a_rectangle_of_some_images_gets_the_mean_colour(colours: Path, tmp_path: Path) -> None:
+    config = small_config(colours, tmp_path, random_erasing=0.5, batch_size=76)
+    ((images, _),) = drawn(config)[0]
+    assert images.dtype == torch.float32
+    assert images.is_contiguous()
+    erased = (images == 0).all(1).flatten(1).any(1)
+    assert 20 <= erased.sum() <= 56
+    ((plain, _),) = drawn(dataclasses.replace(config, random_erasing=0.0))[0]
+    torch.testing.assert_close(images[~erased], Normalize()(plain)[~erased], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augment": "autoaugment"}, "augment is 'autoaugment': it must be one of imagenet, trivialaugment, randaug"),
+        ({"random_erasing": 1.5}, r"random_erasing is 1.5: it must be in \[0, 1\]"),
+        ({"random_erasing": 0.1, "loader": "torch"}, "random_erasing is 0.1: it must be 0 with loader torch"),
+        ({"repeated_augmentation": 0}, "repeated_augmentation is 0: it must be at least 1"),
+        (
+            {"repeated_augmentation": 2, "shuffle": "blocks"},
+            "repeated_augmentation is 2: it must be 1 with shuffle",
+        ),
+    ],
+)
+def test_augmentation_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(train="x", **options)
+
+
+# Repeated augmentation
+
+
+def test_records_come_several_times_in_a_row_and_steps_stay_as_many(tmp_path: Path) -> None:
+    path = write_numbered(tmp_path / "train.frec", 300)
+    config = small_config(path, tmp_path, image_size=8, batch_size=16, accumulate=2)
+    plain = [numbers_of(images) for images, _ in drawn(config)[0]]
+    for loader in ("native", "torch"):
+        repeated = dataclasses.replace(config, repeated_augmentation=4, loader=loader, val=str(path))
+        found = [numbers_of(images) for images, _ in drawn(repeated)[0]]
+        assert len(found) == len(plain) == 20
+        first = [number for batch in plain for number in batch][:75]
+        assert [number for batch in found for number in batch][:300] == [number for number in first for _ in range(4)]
+        evaluated = [number for images, _ in drawn(repeated, training=False)[0] for number in numbers_of(images)]
+        assert evaluated == list(range(300))
+
+
+def test_a_run_with_all_of_it_goes_on_in_mid_epoch_bit_for_bit(colours: Path, held_out: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "val": str(held_out),
+        "augment": "trivialaugment",
+        "random_erasing": 0.3,
+        "repeated_augmentation": 4,
+        "image_size": [32, 40],
+        "ema_decay": 0.97,
+        "ema_steps": 2,
+    }
+    whole = train(small_config(colours, tmp_path / "whole", **options))
+    for steps in (3, 13, None):
+        parts = train(small_config(colours, tmp_path / "parts", **options, max_steps=steps, resume="auto"))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert (parts.val, parts.ema) == (whole.val, whole.ema)
+    options["repeated_augmentation"] = 2
+    with pytest.raises(TrainError, match="was made with repeated_augmentation 4, not 2: it cannot be resumed so"):
+        train(small_config(colours, tmp_path / "parts", **options, resume="auto"))
 
 
 # The warm-up

@@ -15,7 +15,7 @@ from fastrecord.options import hint, texts
 from fastrecord.store.address import Url
 from fastrecord.train.settings_file import read_settings, recipe_path
 
-Augment = Literal["imagenet", "none"]
+Augment = Literal["imagenet", "trivialaugment", "randaugment", "none"]
 Amp = Literal["off", "bf16", "fp16"]
 Schedule = Literal["cosine", "step"]
 LoaderKind = Literal["native", "torch"]
@@ -64,8 +64,13 @@ class TrainConfig:
         eval_size: Height and width of the images in evaluation. By default the last size of training.
         eval_resize: In evaluation, the shorter side of an image before the centre is cut out. By
             default 256/224 of `eval_size`; with `augment` "none", `eval_size`.
-        augment: "imagenet": random resized crop and flip in training. "none": resize the shorter side
-            to `image_size` and centre crop.
+        augment: In training, "imagenet": random resized crop and flip. "trivialaugment",
+            "randaugment": the same, and torchvision's TrivialAugmentWide or RandAugment. "none": resize
+            the shorter side to `image_size` and centre crop.
+        random_erasing: Probability with which a rectangle of a training image is erased, with the native
+            loader.
+        repeated_augmentation: How many times in a row a record comes in training, each time with other
+            draws. An epoch has as many steps as without, and so fewer records.
         loader: "native": FastRecordLoader, whose threads decode in the training process. "torch":
             decode with Pillow in the worker processes of a torch DataLoader.
         parallel: "ddp": DistributedDataParallel, if there are several processes. "dp": nn.DataParallel
@@ -142,6 +147,8 @@ class TrainConfig:
     eval_size: int | None = None
     eval_resize: int | None = None
     augment: Augment = "imagenet"
+    random_erasing: float = 0.0
+    repeated_augmentation: int = 1
     loader: LoaderKind = "native"
     parallel: Parallel = "ddp"
     data: DataKind = "real"
@@ -189,8 +196,8 @@ class TrainConfig:
             kind, _ = hint(TrainConfig, name)
             if get_origin(kind) is Literal:
                 self._check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        counts = "epochs batch_size accumulate ema_steps eval_size eval_resize print_freq global_batch max_steps"
-        for name in counts.split():
+        counts = "epochs batch_size accumulate global_batch eval_size eval_resize print_freq max_steps"
+        for name in (*counts.split(), "repeated_augmentation", "ema_steps"):
             self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         for name in ("checkpoint_every", "threads"):
             self._check(name, (getattr(self, name) or 0) >= 0, "at least 0")
@@ -213,6 +220,13 @@ class TrainConfig:
                 "image_size",
                 native or self.data != "real" or isinstance(self.image_size, int),
                 "one size with loader torch: only the native loader changes it",
+            ),
+            ("random_erasing", 0 <= self.random_erasing <= 1, "in [0, 1]"),
+            ("random_erasing", native or not self.random_erasing, "0 with loader torch: only the native loader erases"),
+            (
+                "repeated_augmentation",
+                self.repeated_augmentation == 1 or self.shuffle == "full",
+                "1 with shuffle blocks: only a full shuffle repeats records",
             ),
             ("warmup_start", 0 <= self.warmup_start <= 1, "in [0, 1]"),
             ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),

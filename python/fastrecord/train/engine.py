@@ -55,7 +55,7 @@ _NEEDED = (
     *("config", "classes", "step", "epoch", "done", "best_error1"),
     *("meter", "skips", "batches", "model", "optimizer", "scaler"),
 )
-_SHARED = ("model", "seed", "data", "shuffle")
+_SHARED = ("model", "seed", "data", "shuffle", "repeated_augmentation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +446,7 @@ class _Run:
         absent = [name for name in _NEEDED if name not in state]
         if absent:
             raise TrainError(f"{path}: a checkpoint without {', '.join(absent)} cannot be resumed")
-        then = {**state["config"], "classes": state["classes"]}
+        then = {"repeated_augmentation": 1, **state["config"], "classes": state["classes"]}
         ours = {name: getattr(self.config, name) for name in _SHARED} | {"classes": list(self.classes)}
         if then["classes"] == [str(number) for number in range(len(self.classes))]:
             # Its files did not name classes.

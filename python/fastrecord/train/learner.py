@@ -114,10 +114,10 @@ class Learner:
             meter.add_batch(loss.detach(), logits.detach(), labels)
 
     def predict(self, images: torch.Tensor, module: nn.Module | None = None) -> torch.Tensor:
-        """Return this rank's float32 logits (B, classes) of uint8 `images` (B, 3, S, S).
+        """Return this rank's float32 logits (B, classes).
 
         Args:
-            images: On any device.
+            images: (B, 3, S, S) on any device: uint8, or normalised floats.
             module: A model with other weights; None: the learner's.
         """
         if module is None:
@@ -129,7 +129,7 @@ class Learner:
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
         moved = self._move(images).contiguous(memory_format=self._memory_format)
-        prepared: torch.Tensor = self._normalize(moved)
+        prepared: torch.Tensor = self._normalize(moved) if moved.dtype == torch.uint8 else moved
         return prepared
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ class Batches:
             config.batch_size * self._passes,
             shuffle=("blocks" if config.shuffle == "blocks" else True) if training else False,
             seed=config.seed,
+            repeat=config.repeated_augmentation if training else 1,
             rank=ranks.rank,
             world_size=ranks.world_size,
             drop_last="pad" if training else "exact",
@@ -55,7 +56,7 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Iterate over this rank's batches of an epoch.
 
-        A batch has images, uint8 (B, 3, S, S), and labels, int64 (B,).
+        A batch has images (B, 3, S, S), uint8, or normalised floats, and labels, int64 (B,).
 
         After `load_state_dict`, the first call continues from the state. One iteration at a time.
         """

@@ -18,13 +18,24 @@ from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import LISTED, Batch, Batches
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
-from fastrecord.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
+from fastrecord.transforms import (
+    CenterCrop,
+    RandAugment,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToFloat,
+    Transform,
+    TrivialAugmentWide,
+)
 
 _log = logging.getLogger("fastrecord.train")
 
 # Maximum number of skipped records of a rank named at once; later ones are reported at the epoch's
 # end.
 _NAMED = 20
+_FLOATS = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Transform]:
@@ -39,8 +50,18 @@ def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Trans
         size, resize = config.evaluation
         return [Resize(resize), CenterCrop(size)]
     if config.augment == "none":
-        return [Resize(size), CenterCrop(size)]
-    return [RandomResizedCrop(size), RandomHorizontalFlip()]
+        steps: list[Transform] = [Resize(size), CenterCrop(size)]
+    else:
+        steps = [RandomResizedCrop(size), RandomHorizontalFlip()]
+    if config.augment == "trivialaugment":
+        steps.append(TrivialAugmentWide(interpolation="bilinear"))
+    elif config.augment == "randaugment":
+        steps.append(RandAugment(interpolation="bilinear"))
+    if config.random_erasing:
+        # As in torchvision's trainer, a rectangle gets the mean colour, which is 0 after normalisation.
+        layout = "channels_last" if config.channels_last else "nchw"
+        steps += [ToFloat(_FLOATS[config.amp], layout=layout), RandomErasing(config.random_erasing)]
+    return steps
 
 
 class NativeBatches(Batches):

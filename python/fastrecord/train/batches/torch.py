@@ -33,6 +33,11 @@ def make_transform(config: TrainConfig, *, training: bool) -> Callable[[Any], to
         steps = [v2.Resize(size), v2.CenterCrop(size)]
     else:
         steps = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
+        between = v2.InterpolationMode.BILINEAR
+        if config.augment == "trivialaugment":
+            steps.append(v2.TrivialAugmentWide(interpolation=between))
+        elif config.augment == "randaugment":
+            steps.append(v2.RandAugment(interpolation=between))
     transform: Callable[[Any], torch.Tensor] = v2.Compose([*steps, v2.PILToTensor()])
     return transform
 
