@@ -123,13 +123,13 @@ def test_errors_of_the_loader_name_the_key(tmp_path: Path) -> None:
     content[at : at + 4] = b"text"
     (tmp_path / "a.frec").write_bytes(content)
     dataset, unchecked = (fr.FastRecordDataset(tmp_path / "a.frec", verify=verify) for verify in (True, False))
-    image = fr.transforms.CenterCrop(16, resize=16)
+    sample = [fr.transforms.Resize(16), fr.transforms.CenterCrop(16)]
     with pytest.raises(fr.errors.CorruptFileError, match=r"record 1, key 'a/1', field image: .*\[FR302\]$") as caught:
-        list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image))
+        list(fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, sample=sample))
     assert caught.value.code == "FR302"
     with pytest.raises(fr.errors.DecodeError, match=r"record 1, key 'a/1', field image: .*\[FR501\]$"):
-        list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, image=image))
-    loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, image=image, on_error="skip")
+        list(fr.FastRecordLoader(unchecked, batch_size=4, shuffle=False, sample=sample))
+    loader = fr.FastRecordLoader(dataset, batch_size=4, shuffle=False, sample=sample, on_error="skip")
     assert [len(labels) for _, labels in loader] == [3]
     assert [code_of(record.reason) for record in loader.skipped] == ["FR302"]
     assert torch.tensor(loader.dataset.targets).tolist() == [0, 1, 0, 1]

@@ -21,7 +21,7 @@ from tests.support.commands import good, run
 from tests.support.packing import pack_with
 
 CORE = "fastrecord.core"
-IMAGE = fr.transforms.CenterCrop(16, resize=16)
+SAMPLE = [fr.transforms.Resize(16), fr.transforms.CenterCrop(16)]
 
 
 def told(caplog: pytest.LogCaptureFixture, module: str) -> list[logging.LogRecord]:
@@ -140,7 +140,12 @@ def test_events_of_a_loaders_threads_have_their_names(tmp_path: Path, caplog: py
         content[content.index(image) + 20] ^= 0xFF
     (tmp_path / "a.frec").write_bytes(content)
     loader = fr.FastRecordLoader(
-        fr.FastRecordDataset(tmp_path / "a.frec"), batch_size=8, shuffle=False, image=IMAGE, threads=2, on_error="skip"
+        fr.FastRecordDataset(tmp_path / "a.frec"),
+        batch_size=8,
+        shuffle=False,
+        sample=SAMPLE,
+        threads=2,
+        on_error="skip",
     )
     with caplog.at_level(logging.DEBUG, CORE):
         assert sum(len(labels) for _, labels in loader) == 12
@@ -254,7 +259,7 @@ def test_more_events_than_the_queue_holds_are_counted(tmp_path: Path, handled: l
     # Enough to overflow the queue before or during the wait for the batch.
     path = write_bytes(tmp_path / "a.frec", [encode(0), *[b"text"] * 2100])
     dataset = fr.FastRecordDataset(path, image_field="data")
-    loader = fr.FastRecordLoader(dataset, batch_size=2101, shuffle=False, image=IMAGE, on_error=fr.Skip(limit=None))
+    loader = fr.FastRecordLoader(dataset, batch_size=2101, shuffle=False, sample=SAMPLE, on_error=fr.Skip(limit=None))
     seen: list[str] = []
     handled.setLevel(logging.DEBUG)
     handled.addHandler(Calls(lambda record: seen.append(record.getMessage())))
@@ -287,9 +292,9 @@ def test_no_thread_of_the_core_waits_for_a_handler_and_a_fork_in_the_middle_hang
         for place in places[::2]:
             data[place + 20] ^= 255
         open("a.frec", "wb").write(data)
-        image = fr.transforms.CenterCrop(16, resize=16)
+        sample = [fr.transforms.Resize(16), fr.transforms.CenterCrop(16)]
         loader = fr.FastRecordLoader(
-            "a.frec", 8, shuffle=False, image=image, threads=2, on_error=fr.Skip(limit=None)
+            "a.frec", 8, shuffle=False, sample=sample, threads=2, on_error=fr.Skip(limit=None)
         )
         before = Locked.count
         for epoch in range(8):
@@ -366,7 +371,7 @@ def test_skipped_files_and_records_are_told_and_after_some_only_counted(
     caplog.clear()
     path = write_bytes(tmp_path / "b.frec", [encode(0), *[b"text"] * 25])
     dataset = fr.FastRecordDataset(path, image_field="data")
-    loader = fr.FastRecordLoader(dataset, batch_size=26, shuffle=False, image=IMAGE, on_error=fr.Skip(limit=None))
+    loader = fr.FastRecordLoader(dataset, batch_size=26, shuffle=False, sample=SAMPLE, on_error=fr.Skip(limit=None))
     assert len(list(loader)) == 1
     lines = [record.getMessage() for record in caplog.records if record.name == "fastrecord.loader"]
     assert len(lines) == 21

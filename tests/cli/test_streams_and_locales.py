@@ -145,14 +145,14 @@ assert sys.getfilesystemencoding() != "utf-8"
 (base,) = (name for name in os.listdir() if not name.isascii())
 one, out, folder, store = (os.path.join(base, name) for name in ("a.frec", "out.frec", "set", "store"))
 url = "file://" + quote(os.fsencode(os.path.abspath(store)))
-crop = fr.transforms.CenterCrop(8)
+crop = [fr.transforms.CenterCrop(8)]
 for again in range(2):
     for source in (one, folder, os.path.join(base, "*.frec")):
         data = fr.FastRecordDataset(source)
         assert len(data) == 3 and all(map(os.path.exists, data.paths))
         (repr(data), data._repr_html_(), data[0], pickle.loads(pickle.dumps(data))[1])
         fr.FastRecordDataset(data.snapshots).close()
-        for batch in fr.FastRecordLoader(data, 2, image=crop):
+        for batch in fr.FastRecordLoader(data, 2, sample=crop):
             pass
     fr.Reader(fr.Reader(one).path).refresh()
     assert all(map(str.isascii, os.listdir(folder))) == (again == 1), "made elsewhere at first"
@@ -186,7 +186,7 @@ for again in range(2):
     fr.files.copy(folder, url, overwrite=True)
     fr.files.copy(url, os.path.join(base, "back"), overwrite=True)
     far = fr.FastRecordDataset(url, store=fr.Store(cache=os.path.join(base, "cache")))
-    assert len([*fr.FastRecordLoader(far, 2, image=crop)]) == 2
+    assert len([*fr.FastRecordLoader(far, 2, sample=crop)]) == 2
     far.close()
     for name, error in (("none.frec", FileNotFoundError), ("page.html", fr.errors.CorruptFileError)):
         wrong = os.path.join(base, name)

@@ -70,6 +70,6 @@ def test_bytes_that_are_decoded_by_default_but_are_not_an_image_are_an_error_tha
         with pytest.raises(fr.errors.DecodeError, match=said):
             fr.FastRecordDataset(path, decode=decode)[1]
     with pytest.raises(fr.errors.DecodeError, match=said):
-        list(fr.FastRecordLoader(path, 2, image=fr.transforms.CenterCrop(8)))
+        list(fr.FastRecordLoader(path, 2, sample=[fr.transforms.CenterCrop(8)]))
     batches = fr.FastRecordLoader(fr.FastRecordDataset(path, fields=("text", "label")), 2, shuffle=False)
     assert [batch["text"] for batch in batches] == [[b"text"] * 2] * 2

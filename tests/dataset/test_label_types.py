@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader
 import fastrecord as fr
 from tests.conftest import encode
 
+SMALL = [fr.transforms.Resize((8, 8))]
+
 
 @pytest.mark.parametrize(
     "kind",
@@ -46,7 +48,7 @@ def test_labels_of_any_integer_type_are_int64_by_class(tmp_path: Path, kind: fr.
     assert labels.dtype == torch.int64
     assert labels.tolist() == expected
     assert len(data.filter("label", "==", "class 119")) == 2
-    loader = fr.FastRecordLoader(fr.FastRecordDataset(paths), 6, shuffle=False, image=fr.transforms.Resize(8))
+    loader = fr.FastRecordLoader(fr.FastRecordDataset(paths), 6, shuffle=False, sample=SMALL)
     ((_, labels),) = loader
     assert labels.dtype == torch.int64
     assert labels.tolist() == expected
@@ -68,7 +70,7 @@ def seen(data: fr.FastRecordDataset) -> list[list[Any]]:
     batches = [
         next(iter(samples))[1],
         next(iter(DataLoader(plain, len(data), collate_fn=fr.collate)))["label"],
-        next(iter(fr.FastRecordLoader(data, len(data), shuffle=False, image=fr.transforms.Resize(8))))[1],
+        next(iter(fr.FastRecordLoader(data, len(data), shuffle=False, sample=SMALL)))[1],
         next(iter(fr.FastRecordLoader(data.select_fields(["label"]), len(data), shuffle=False)))["label"],
         torch.from_numpy(data.targets.copy()),
         pickle.loads(pickle.dumps(data)).targets,
@@ -99,7 +101,7 @@ def test_labels_of_other_number_types_are_numbers(tmp_path: Path, kind: fr.Field
 def test_a_label_that_no_int64_holds_is_an_error_that_names_the_record(tmp_path: Path) -> None:
     data = fr.FastRecordDataset(write(tmp_path / "a.frec", fr.FieldType("uint64"), [0, 1, 2**63]))
     assert data[1][1] == 1
-    loader = fr.FastRecordLoader(data, 3, shuffle=False, image=fr.transforms.Resize(8))
+    loader = fr.FastRecordLoader(data, 3, shuffle=False, sample=SMALL)
     for use in (lambda: data[2], lambda: data.targets, lambda: data.filter("label", "==", 0)[0], lambda: list(loader)):
         with pytest.raises(
             fr.errors.SchemaError, match=r"a\.frec: record 2, field 'label': the label 9223372036854775808 is"
@@ -163,7 +165,7 @@ def test_labels_that_are_arrays_come_stacked(tmp_path: Path, dtype: str, width: 
     assert data.targets.dtype == np.dtype("float32" if dtype == "bfloat16" else dtype)
     assert data.subset([4, 1]).targets.tolist() == values[[4, 1]].tolist()
     data.target_transform = lambda label: label.sum()
-    ((_, sums),) = fr.FastRecordLoader(data, 5, shuffle=False, image=fr.transforms.Resize(8))
+    ((_, sums),) = fr.FastRecordLoader(data, 5, shuffle=False, sample=SMALL)
     assert sums.tolist() == values.sum(axis=1).tolist()
     with pytest.raises(ValueError, match="array of shape"):
         fr.inspect.class_weights(data)

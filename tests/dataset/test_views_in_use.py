@@ -16,6 +16,8 @@ from fastrecord.dataset.rows import All, Permuted, Span
 from tests.conftest import encode
 from tests.support.viewing import CLASSES, COUNT, check, numbers, write
 
+SMALL = [fr.transforms.Resize((8, 8))]
+
 
 @pytest.fixture
 def data(numbered: Path) -> fr.FastRecordDataset:
@@ -154,7 +156,7 @@ def test_a_file_that_was_replaced_is_an_error_of_the_view_too(numbered: Path, tm
 
 def loaded(view: fr.FastRecordDataset, **options: Any) -> list[tuple[int, int, bytes]]:
     """Return number, label and pixels of each record from the loader, in order."""
-    loader = fr.FastRecordLoader(view, 6, image=fr.transforms.Resize((8, 8)), **{"shuffle": False, **options})
+    loader = fr.FastRecordLoader(view, 6, sample=SMALL, **{"shuffle": False, **options})
     return [
         (int(key), label, image.numpy().tobytes())
         for images, labels, keys in map(dict.values, loader)
@@ -169,16 +171,16 @@ def test_the_loader_makes_the_records_of_a_view(numbered_halves: list[Path]) -> 
     view = composed(data)
     assert loaded(view) == [every[number] for number in numbers(view)]
     assert sorted(loaded(view, shuffle=True)) == sorted(every[number] for number in numbers(view))
-    again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, image=fr.transforms.Resize((8, 8)))))
+    again = pickle.loads(pickle.dumps(fr.FastRecordLoader(view, 6, shuffle=False, sample=SMALL)))
     assert [label for batch in again for label in batch["label"].tolist()] == view.targets.tolist()
 
 
 def test_the_loader_takes_numbers_of_the_view_from_any_batch_sampler(numbered: Path) -> None:
     view = fr.FastRecordDataset(numbered, fields=["image", "key"]).subset([7, 30, 2])
-    loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], image=fr.transforms.Resize(8))
+    loader = fr.FastRecordLoader(view, batch_sampler=[[2, 0], [-2]], sample=SMALL)
     assert [batch["key"] for batch in loader] == [["002", "007"], ["030"]]
     with pytest.raises(IndexError, match="index 3 is out of range: the data set has 3"):
-        list(fr.FastRecordLoader(view, batch_sampler=[[3]], image=fr.transforms.Resize(8)))
+        list(fr.FastRecordLoader(view, batch_sampler=[[3]], sample=SMALL))
 
 
 def test_a_record_of_a_view_that_is_skipped_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_a_record_of_a_view_that_is_skipped_is_named_by_its_place_in_the_file(tm
         for number in range(6):
             writer.append({"data": b"no image" if number == 4 else encode(number), "key": f"{number}.jpg"})
     view = fr.FastRecordDataset(path).subset([5, 4, 3])
-    loader = fr.FastRecordLoader(view, 3, shuffle=False, image=fr.transforms.Resize(8), on_error="skip")
+    loader = fr.FastRecordLoader(view, 3, shuffle=False, sample=SMALL, on_error="skip")
     assert [len(batch) for batch in loader] == [2]
     assert [(record.record, record.key) for record in loader.skipped] == [(4, "4.jpg")]
 
@@ -219,10 +221,9 @@ def test_spans_of_spans_stay_spans(data: fr.FastRecordDataset) -> None:
 def test_the_loader_refuses_a_sampler_of_another_view(numbered: Path) -> None:
     train, val = fr.FastRecordDataset(numbered).split(2)
     sampler = fr.FastRecordBatchSampler(train, 4, shuffle=True)
-    crop = fr.transforms.Resize(8)
     with pytest.raises(ValueError, match="the batch sampler is for other records of the files than the data set has"):
-        fr.FastRecordLoader(val, batch_sampler=sampler, image=crop)
+        fr.FastRecordLoader(val, batch_sampler=sampler, sample=SMALL)
     same, _ = fr.FastRecordDataset(numbered).split(2)
-    assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, image=crop))) == 5
+    assert len(list(fr.FastRecordLoader(same, batch_sampler=sampler, sample=SMALL))) == 5
     plain = fr.FastRecordBatchSampler(range(20), 4, shuffle=True)
-    assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, image=crop))) == 5
+    assert len(list(fr.FastRecordLoader(val, batch_sampler=plain, sample=SMALL))) == 5

@@ -49,7 +49,7 @@ def deep_errors(path: Path) -> list[str]:
 
 def batches(path: Path) -> list[np.ndarray[Any, Any]]:
     dataset = fr.FastRecordDataset(path)
-    with fr.FastRecordLoader(dataset, 5, image=RandomResizedCrop(64)) as loader:
+    with fr.FastRecordLoader(dataset, 5, sample=[RandomResizedCrop(64)]) as loader:
         return [images.numpy() for images, _ in loader]
 
 

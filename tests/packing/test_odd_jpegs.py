@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import fastrecord as fr
 from fastrecord import _core
-from fastrecord.transforms import CenterCrop
+from fastrecord.transforms import CenterCrop, Resize
 from tests.support.loading import make, write_payloads
 from tests.support.packing import pack_with, records, write
 from tests.support.pictures import SOI, exif, frame, jpeg, pixels, reference, with_segment
@@ -146,7 +146,7 @@ def test_what_pillow_reads_is_taken_and_decoded_to_the_same_pixels(tmp_path: Pat
     pack_with(write(tmp_path / "src", {"a/odd.jpg": data}), path)
     assert [image for image, *_ in records(path)] == [data]
     path = write_payloads(tmp_path / "appended.frec", [data])
-    ((images, _),) = make(path, 1, image=CenterCrop((20, 30)), flip=False)
+    ((images, _),) = make(path, 1, sample=[CenterCrop((20, 30))])
     y, x = (wanted.shape[0] - 20 + 1) // 2, (wanted.shape[1] - 30 + 1) // 2
     found = images[0].permute(1, 2, 0).numpy()
     near = [wanted[y - dy :, x - dx :][:20, :30] for dy in (0, 1) for dx in (0, 1)]
@@ -202,10 +202,10 @@ def test_a_lossless_jpeg_of_8_bits_is_counted_by_pack_and_left_to_pillow(tmp_pat
     assert summary.foreign == {"lossless JPEG of 8 bits": 1}
     for size, part in (((80, 70), wanted), ((20, 30), wanted[30:50, 20:50])):
         with pytest.warns(UserWarning, match="1 of kind lossless JPEG of 8 bits"):
-            ((images, _),) = make(tmp_path / "train.frec", 1, image=CenterCrop(size), flip=False)
+            ((images, _),) = make(tmp_path / "train.frec", 1, sample=[CenterCrop(size)])
         np.testing.assert_array_equal(images[0].permute(1, 2, 0), part)
     with pytest.warns(UserWarning, match="Pillow decodes"):
-        list(make(tmp_path / "train.frec", 1, image=CenterCrop(4, resize=6)))
+        list(make(tmp_path / "train.frec", 1, sample=[Resize(6), CenterCrop(4)]))
     with pytest.raises(
         fr.errors.DecodeError, match=r"this kind of image is not supported: lossless JPEG of 8 bits.*FR504"
     ):

@@ -171,7 +171,7 @@ def test_a_disk_that_fails_amid_an_epoch_ends_the_loaders_with_an_error_and_not_
         for access in ("mmap", "pread"):
             data = fr.FastRecordDataset(path, access=access, decode=None)
             images = fr.FastRecordDataset(path, access=access)
-            broken(fr.FastRecordLoader(images, batch_size=2, shuffle=False, image=fr.transforms.CenterCrop(16)))
+            broken(fr.FastRecordLoader(images, batch_size=2, shuffle=False, sample=[fr.transforms.CenterCrop(16)]))
             broken(DataLoader(data, batch_size=2, num_workers=1, prefetch_factor=1, multiprocessing_context="fork"))
         print("done")
         """
@@ -324,7 +324,7 @@ def test_a_file_cut_short_amid_an_epoch_ends_the_loaders_with_an_error_and_not_t
         return shutil.copyfile({str(source)!r}, "a.frec")
     for access, start, decode in (("mmap", "spawn", "native"), ("pread", "fork", None), ("mmap", "fork", None)):
         data = fr.FastRecordDataset(copied(), access=access)
-        broken(fr.FastRecordLoader(data, batch_size=2, shuffle=False, image=fr.transforms.CenterCrop(16)), "a.frec")
+        broken(fr.FastRecordLoader(data, batch_size=2, shuffle=False, sample=[fr.transforms.CenterCrop(16)]), "a.frec")
         data = fr.FastRecordDataset(copied(), access=access, decode=decode)
         options = dict(num_workers=1, prefetch_factor=1, multiprocessing_context=start)
         broken(DataLoader(data, batch_size=1, **options), "a.frec")

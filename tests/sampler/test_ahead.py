@@ -144,8 +144,9 @@ def noise(tmp_path: Path) -> tuple[Path, list[int]]:
 def loader(path: Path, **options: Any) -> fr.FastRecordLoader:
     data = fr.FastRecordDataset(path, access="pread")
     sampler = FastRecordBatchSampler(data, 8, shuffle=fr.Blocks(records=4, window=4), seed=5)
-    image = fr.transforms.Resize(16)
-    return fr.FastRecordLoader(data, batch_sampler=sampler, image=image, threads=1, **options)
+    return fr.FastRecordLoader(
+        data, batch_sampler=sampler, sample=[fr.transforms.Resize((16, 16))], threads=1, **options
+    )
 
 
 class PageCache:

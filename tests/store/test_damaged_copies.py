@@ -121,7 +121,7 @@ def test_images_that_the_threads_decode_are_brought_again(server: Server, tmp_pa
     dataset = fr.FastRecordDataset(url, store=fr.Store(server.options, cache=cache))
 
     def pixels() -> list[list[int]]:
-        loader = fr.FastRecordLoader(dataset, 6, image=fr.transforms.CenterCrop(64), shuffle=False)
+        loader = fr.FastRecordLoader(dataset, 6, sample=[fr.transforms.CenterCrop(64)], shuffle=False)
         return [image.flatten().tolist() for batch, _ in loader for image in batch]
 
     before = pixels()

@@ -77,9 +77,9 @@ def test_a_loader_brings_each_byte_once_and_reads_a_second_epoch_from_the_cache(
 def test_images_of_a_url_are_decoded_by_the_loader(server: Server, tmp_path: Path, image_folder: Path) -> None:
     pack_with(image_folder, tmp_path / "images.frec")
     url = server.put("images.frec", tmp_path / "images.frec")
-    geometry = fr.transforms.CenterCrop(32)
+    sample = [fr.transforms.CenterCrop(32)]
     datasets = fr.FastRecordDataset(url, store=fr.Store(server.options)), fr.FastRecordDataset(tmp_path / "images.frec")
-    batches = [list(fr.FastRecordLoader(dataset, 4, shuffle=False, image=geometry)) for dataset in datasets]
+    batches = [list(fr.FastRecordLoader(dataset, 4, shuffle=False, sample=sample)) for dataset in datasets]
     for (images, labels), (expected, numbers) in zip(*batches, strict=True):
         assert torch.equal(images, expected)
         assert torch.equal(labels, numbers)

@@ -22,7 +22,7 @@ from tests.support.child import in_a_fork
 from tests.support.machines.stores import Server
 
 SHARDS, EACH = 3, 6
-CROP = fr.transforms.CenterCrop(32)
+CROP = [fr.transforms.CenterCrop(32)]
 Opened = Callable[..., fr.FastRecordDataset]
 Values = Generator[Any, None, None]
 
@@ -83,7 +83,7 @@ def read_columns(opened: Opened) -> Values:
 
 
 def read_loader(opened: Opened) -> Values:
-    yield from fr.FastRecordLoader(opened(), 4, image=CROP)
+    yield from fr.FastRecordLoader(opened(), 4, sample=CROP)
 
 
 def read_loader_of_arrays(opened: Opened) -> Values:
@@ -105,27 +105,27 @@ def read_workers(opened: Opened) -> Values:
 def read_views(opened: Opened) -> Values:
     dataset = opened()
     for view in (dataset.filter("label", "==", 1), dataset.subset([1, 7]), *dataset.split(2)):
-        yield from fr.FastRecordLoader(view, 4, shuffle=False, image=CROP)
+        yield from fr.FastRecordLoader(view, 4, shuffle=False, sample=CROP)
 
 
 def read_joined(opened: Opened) -> Values:
-    yield from fr.FastRecordLoader(fr.concat(opened(), opened()), 4, image=CROP)
+    yield from fr.FastRecordLoader(fr.concat(opened(), opened()), 4, sample=CROP)
 
 
 def read_mixed(opened: Opened) -> Values:
-    yield from fr.FastRecordLoader(fr.mix({opened(): 1, opened(): 2}), 4, image=CROP)
+    yield from fr.FastRecordLoader(fr.mix({opened(): 1, opened(): 2}), 4, sample=CROP)
 
 
 def read_pickled(opened: Opened) -> Values:
     dataset = opened()
-    yield from fr.FastRecordLoader(dataset, 4, image=CROP)
-    yield from fr.FastRecordLoader(pickle.loads(pickle.dumps(dataset)), 4, image=CROP)
+    yield from fr.FastRecordLoader(dataset, 4, sample=CROP)
+    yield from fr.FastRecordLoader(pickle.loads(pickle.dumps(dataset)), 4, sample=CROP)
 
 
 def read_snapshots(opened: Opened) -> Values:
     dataset = opened()
-    again = fr.FastRecordLoader(opened(), 4, image=CROP)
-    first = fr.FastRecordLoader(dataset, 4, image=CROP)
+    again = fr.FastRecordLoader(opened(), 4, sample=CROP)
+    first = fr.FastRecordLoader(dataset, 4, sample=CROP)
     yield next(iter(first))
     again.load_state_dict(first.state_dict())
     yield from again
@@ -133,11 +133,11 @@ def read_snapshots(opened: Opened) -> Values:
 
 def read_in_threads(opened: Opened) -> Values:
     with ThreadPoolExecutor(3) as threads:
-        yield from threads.map(lambda dataset: digest([*fr.FastRecordLoader(dataset, 4, image=CROP)]), [opened()] * 3)
+        yield from threads.map(lambda dataset: digest([*fr.FastRecordLoader(dataset, 4, sample=CROP)]), [opened()] * 3)
 
 
 def read_two_at_once(opened: Opened) -> Values:
-    loaders = [fr.FastRecordLoader(opened(), 4, image=CROP) for _ in range(2)]
+    loaders = [fr.FastRecordLoader(opened(), 4, sample=CROP) for _ in range(2)]
     for pair in zip(*loaders, strict=True):
         yield from pair
 
@@ -198,7 +198,7 @@ def test_a_data_set_that_was_closed_is_opened_again(opened: Opened, local: Path)
     expected = all_of(read_loader, lambda **more: fr.FastRecordDataset(local, **more))
     for _ in range(3):
         dataset = opened()
-        loader = fr.FastRecordLoader(dataset, 4, image=CROP)
+        loader = fr.FastRecordLoader(dataset, 4, sample=CROP)
         assert len([*loader]) == len(loader)
         loader.close()
         dataset.close()

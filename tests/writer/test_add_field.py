@@ -99,7 +99,7 @@ def test_embeddings_go_in_batches_into_the_file_that_a_loader_reads(images: Path
     with fr.Writer(images, mode="a") as writer, writer.add_field("mean", fr.array("float32", (3,))) as filler:
         dataset = fr.FastRecordDataset(images)
         loader = fr.FastRecordLoader(
-            dataset, batch_size=5, shuffle=False, image=fr.transforms.CenterCrop(32, resize=32)
+            dataset, batch_size=5, shuffle=False, sample=[fr.transforms.Resize(32), fr.transforms.CenterCrop(32)]
         )
         for batch, _ in loader:
             filler.extend(batch.float().mean(dim=(2, 3)))

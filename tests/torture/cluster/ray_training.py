@@ -59,8 +59,7 @@ def unbroken(data: Path) -> dict[str, Any]:
         fr.FastRecordLoader(
             dataset,
             batch_sampler=fr.FastRecordBatchSampler(dataset, BATCH, drop_last=True, rank=rank, world_size=WORKERS),
-            image=fr.transforms.RandomResizedCrop(32),
-            flip=True,
+            sample=[fr.transforms.RandomResizedCrop(32), fr.transforms.RandomHorizontalFlip()],
             threads=1,
             delivery=fr.Delivery(dtype=torch.float32),
         )

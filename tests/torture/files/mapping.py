@@ -40,7 +40,7 @@ CHANGES = {"truncate": True, "truncate and extend": True, "overwrite": True, "re
 def images(path: str, access: str) -> Iterable[Any]:
     """Decode images on threads."""
     data = fr.FastRecordDataset(path, access=access)
-    return fr.FastRecordLoader(data, 1, shuffle=False, image=fr.transforms.CenterCrop(32), threads=2)
+    return fr.FastRecordLoader(data, 1, shuffle=False, sample=[fr.transforms.CenterCrop(32)], threads=2)
 
 
 def arrays(path: str, access: str) -> Iterable[Any]:

@@ -47,7 +47,7 @@ def batches(folder: Path, case: dict[str, Any]) -> Iterator[Any]:
     if case["images"] or bad:
         dataset = fr.FastRecordDataset(folder / ("bad images.frec" if bad else "images.frec"))
         loader = FastRecordLoader(
-            dataset, case["batch"], shuffle=False, image=RandomResizedCrop(24), threads=case["threads"]
+            dataset, case["batch"], shuffle=False, sample=[RandomResizedCrop(24)], threads=case["threads"]
         )
     else:
         dataset = fr.FastRecordDataset(folder / "arrays.frec").select_fields(["array", "label"])

@@ -234,8 +234,8 @@ class Looker:
         seen, batches, data = self.dataset(fields=fields)
         if data.snapshots[0]["file_id"] != seen.reader.file_id:
             return
-        image = fr.transforms.CenterCrop(known.SIDE) if images else None
-        loader = fr.FastRecordLoader(data, batch_sampler=batches, threads=2, image=image)
+        sample = [fr.transforms.CenterCrop(known.SIDE)] if images else None
+        loader = fr.FastRecordLoader(data, batch_sampler=batches, threads=2, sample=sample)
         stop = self.draw.choice((None, None, 1, 5))
         kept = list(zip(batches, itertools.islice(loader, stop), strict=False))
         for numbers, batch in kept:
