@@ -39,8 +39,8 @@ def cpu_seconds(loader: fr.FastRecordLoader) -> float:
 
 def evaluated(path: Path) -> torch.Tensor:
     """Return the images as an evaluation sees them, float32 (N, 3, 224, 224)."""
-    centre = fr.transforms.CenterCrop(224, resize=256)
-    return torch.cat([images for images, _ in fr.FastRecordLoader(path, 64, shuffle=False, image=centre)]).float()
+    centre = [fr.transforms.Resize(256), fr.transforms.CenterCrop(224)]
+    return torch.cat([images for images, _ in fr.FastRecordLoader(path, 64, shuffle=False, sample=centre)]).float()
 
 
 def rows(folder: Path, *, rounds: int, epoch: int) -> list[str]:
@@ -49,12 +49,12 @@ def rows(folder: Path, *, rounds: int, epoch: int) -> list[str]:
         paths = {way: Path(made, f"{number}.frec") for number, way in enumerate(WAYS)}
         for way, path in paths.items():
             fr.pack(folder, path, recode=fr.Recode(**WAYS[way]))
-        crop = fr.transforms.RandomResizedCrop(224)
+        crop = [fr.transforms.RandomResizedCrop(224), fr.transforms.RandomHorizontalFlip()]
         loaders, seconds = {}, {way: list[float]() for way in WAYS}
         for way, path in paths.items():
             data = fr.FastRecordDataset(path)
             data = data.subset(np.resize(np.arange(len(data)), epoch))
-            loaders[way] = fr.FastRecordLoader(data, 128, image=crop, flip=True, threads=1)
+            loaders[way] = fr.FastRecordLoader(data, 128, sample=crop, threads=1)
         for loader in loaders.values():
             cpu_seconds(loader)
         for _ in range(rounds):

@@ -60,8 +60,7 @@ def train_loop(config: dict[str, Any]) -> None:
     loader = fr.FastRecordLoader(
         dataset,
         batch_sampler=sampler,
-        image=fr.transforms.RandomResizedCrop(config["image_size"]),
-        flip=True,
+        sample=[fr.transforms.RandomResizedCrop(config["image_size"]), fr.transforms.RandomHorizontalFlip()],
         threads=config["threads"],
         delivery=fr.Delivery(device=device, dtype=torch.float32),
     )

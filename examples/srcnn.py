@@ -164,9 +164,10 @@ def make_loader(
     """
     schema = dataset.readers[0].schema
     if schema["lr"].name == "image":
-        images = {"lr": fr.transforms.RandomCrop(crop), "hr": fr.transforms.RandomCrop(scale * crop)}
+        flips = [fr.transforms.RandomHorizontalFlip()] if train else []
+        images = {"lr": [fr.transforms.RandomCrop(crop), *flips], "hr": fr.transforms.Like("lr", size=scale * crop)}
         sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
-        return fr.FastRecordLoader(dataset, batch_sampler=sampler, image=images, flip=train)
+        return fr.FastRecordLoader(dataset, batch_sampler=sampler, sample=images)
     pair = fr.transforms.PairedRandomCrop(crop, scale=scale, flip=train, to_chw=True)
     dataset = dataset.select_fields(["lr", "hr"])
     sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)

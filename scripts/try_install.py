@@ -28,7 +28,7 @@ def main() -> None:
         with fr.Reader(out) as reader:
             if bytes(reader[2]["image"]) != path.read_bytes():
                 raise SystemExit("the packed image differs from its file")
-        loader = fr.FastRecordLoader(out, 3, shuffle=False, image=fr.transforms.RandomCrop(32))
+        loader = fr.FastRecordLoader(out, 3, shuffle=False, sample=[fr.transforms.RandomCrop(32)])
         ((images, labels),) = loader
         if images.shape != (3, 3, 32, 32) or images.dtype != torch.uint8 or labels.tolist() != [0, 0, 1]:
             raise SystemExit(f"the loader gives {tuple(images.shape)}, {images.dtype}, {labels.tolist()}")

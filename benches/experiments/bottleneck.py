@@ -188,8 +188,8 @@ def cpu_seconds(path: Path, pixels: int) -> float:
     """Return the CPU seconds of reading, decoding and resizing one image of a file in the page cache."""
     import fastrecord as fr
 
-    crop = fr.transforms.RandomResizedCrop(pixels)
-    with fr.FastRecordLoader(path, 32, image=crop, flip=True, threads=1) as loader:
+    crop = [fr.transforms.RandomResizedCrop(pixels), fr.transforms.RandomHorizontalFlip()]
+    with fr.FastRecordLoader(path, 32, sample=crop, threads=1) as loader:
         next(iter(loader))
         start = time.process_time()
         images = sum(len(labels) for _, labels in loader)

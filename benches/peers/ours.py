@@ -22,7 +22,7 @@ import fastrecord as fr
 from benches.peers import SIZE, Batch, Data, Epochs, Options
 from benches.support.pictures import DIFFERENT, jpegs
 from fastrecord import Delivery, FastRecordBatchSampler, FastRecordDataset, FastRecordLoader
-from fastrecord.transforms import RandomCrop, RandomResizedCrop
+from fastrecord.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 RAW_SIDE = 256
 # Of `fastrecord pack`.
@@ -99,8 +99,7 @@ def epochs(data: Data, options: Options) -> Epochs:
     loader = FastRecordLoader(
         dataset,
         batch_sampler=FastRecordBatchSampler(dataset, options.batch, rank=options.rank, world_size=options.ranks),
-        image=crop(SIZE),
-        flip=True,
+        sample=[crop(SIZE), RandomHorizontalFlip()],
         threads=options.threads,
         delivery=Delivery(dtype=torch.float32 if options.variant.endswith("+float") else None),
     )

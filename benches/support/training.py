@@ -190,8 +190,7 @@ class Training:
         with fr.FastRecordLoader(
             dataset,
             batch_sampler=_Shuffled(len(dataset), config.batch_size),
-            image=fr.transforms.RandomResizedCrop(config.image_size),
-            flip=True,
+            sample=[fr.transforms.RandomResizedCrop(config.image_size), fr.transforms.RandomHorizontalFlip()],
             threads=self._threads,
             delivery=fr.Delivery(device=device, pin_memory=pinned),
         ) as loader:

@@ -346,7 +346,7 @@ class _Sample:
         from fastrecord.loader.delivery import Delivery
         from fastrecord.loader.loader import FastRecordLoader
         from fastrecord.loader.skip import Skip
-        from fastrecord.transforms import RandomResizedCrop
+        from fastrecord.transforms import RandomHorizontalFlip, RandomResizedCrop
 
         report = self._report
         decode = Decoding(sixteen_bit="clip")
@@ -354,8 +354,7 @@ class _Sample:
         with FastRecordLoader(
             dataset,
             batch_sampler=itertools.cycle([self._records[batch] for batch in self._round()]),
-            image=RandomResizedCrop(report.size),
-            flip=True,
+            sample=[RandomResizedCrop(report.size), RandomHorizontalFlip()],
             threads=threads,
             on_error=Skip(limit=None),
             delivery=Delivery(pin_memory=False),
