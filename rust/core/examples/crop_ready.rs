@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::io;
 
-use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Markers, Random, rewrite};
+use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Markers, Random, rewrite};
 
 const SIZE: (u32, u32) = (224, 224);
 
@@ -65,6 +65,11 @@ fn rewrite_all(paths: &[String]) -> io::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
+/// Draws a crop and a flip.
+fn drawn(geometry: &Geometry, width: u32, height: u32, mut random: Random) -> (Crop, bool) {
+    (geometry.crop(width, height, 0, &mut random), random.coin())
+}
+
 fn random() -> Geometry {
     Geometry::RandomResizedCrop { size: SIZE, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
 }
@@ -73,10 +78,10 @@ fn compare(images: &[Pair], rounds: u64) -> io::Result<()> {
     let mut decoder = Decoder::new(DecodeOptions::default());
     let mut outputs = [vec![0; 3 * 224 * 224], vec![0; 3 * 224 * 224]];
     let (mut same, mut crops) = (0, 0);
-    for geometry in [random(), Geometry::CenterCrop { size: SIZE, resize: Some(256) }] {
+    for geometry in [random(), Geometry::center(SIZE, Some(256))] {
         for round in 0..rounds {
             for (at, pair) in (0..).zip(images) {
-                let plan = |w, h| geometry.draw(w, h, true, Random::new(0, round, at));
+                let plan = |w, h| drawn(&geometry, w, h, Random::new(0, round, at));
                 let [a, b] = &mut outputs;
                 decoder.crop_resize_with(&pair.original, SIZE, a, plan).map_err(io::Error::other)?;
                 decoder.crop_resize_side(&pair.bytes, &pair.side, SIZE, b, plan).map_err(io::Error::other)?;
@@ -105,7 +110,7 @@ fn bench(images: &[Pair], rounds: u64) -> io::Result<()> {
         for (way, best) in best.iter_mut().enumerate() {
             let start = cpu();
             for (at, pair) in (0..).zip(images) {
-                let plan = |w, h| geometry.draw(w, h, true, Random::new(0, 0, at));
+                let plan = |w, h| drawn(&geometry, w, h, Random::new(0, 0, at));
                 let [decoder, cropper] = &mut decoders;
                 let done = match way {
                     0 => decoder.decode(&pair.original).and_then(|image| {

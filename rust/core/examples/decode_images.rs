@@ -49,7 +49,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let rounds: usize = arguments[0].parse().map_err(io::Error::other)?;
     let images: Vec<Vec<u8>> = arguments[1..].iter().map(std::fs::read).collect::<io::Result<_>>()?;
     let random = Geometry::RandomResizedCrop { size: SIZE, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
-    let center = Geometry::CenterCrop { size: SIZE, resize: Some(256) };
+    let center = Geometry::center(SIZE, Some(256));
     let plain = DecodeOptions { min_reduced: f64::INFINITY, ..DecodeOptions::default() };
     let sharp = DecodeOptions { min_reduced: 1.0, ..plain };
     let stock = DecodeOptions { stock_jpeg: true, ..DecodeOptions::default() };
@@ -99,12 +99,8 @@ fn bench(arguments: &[String]) -> io::Result<()> {
             };
             for (at, (data, side)) in images.iter().enumerate() {
                 let draw = |geometry: &Geometry, w, h| {
-                    geometry.draw(
-                        w,
-                        h,
-                        matches!(geometry, Geometry::RandomResizedCrop { .. }),
-                        Random::new(0, round as u64, at as u64),
-                    )
+                    let random = &mut Random::new(0, round as u64, at as u64);
+                    (geometry.crop(w, h, 0, random), random.coin() && geometry.name() == "RandomResizedCrop")
                 };
                 match work {
                     Work::Decode => _ = black_box(decoder.decode(data).map_err(io::Error::other)?),

@@ -52,7 +52,7 @@ fn main() -> io::Result<()> {
                             target: Rect::whole(SIZE.0, SIZE.1),
                         },
                         Some(_) => continue,
-                        None => random.draw(width, height, true, Random::new(0, round, at)).0,
+                        None => random.crop(width, height, 0, &mut Random::new(0, round, at)),
                     };
                     let start = Instant::now();
                     reference(&mut theirs, kind, image, &crop, &mut first)?;

@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) {
         let random = Random::new(seed.into(), 0, 0);
         let (width, height) = geometry.size();
         let mut out = vec![0; 3 * width as usize * height as usize];
-        let drawn = |w, h| geometry.draw(w, h, true, random);
+        let drawn = |w, h| (geometry.crop(w, h, 0, &mut random.clone()), true);
         let _ = black_box(decoder.crop_resize_with(image, (width, height), &mut out, drawn));
     });
 }
@@ -85,8 +85,8 @@ pub fn any_crop(bytes: [u32; 4], width: u32, height: u32) -> Crop {
 fn geometry(number: u8) -> Geometry {
     match number % 4 {
         0 => Geometry::RandomResizedCrop { size: (20, 30), scale: (0.08, 1.0), ratio: (0.75, 1.33) },
-        1 => Geometry::CenterCrop { size: (20, 10), resize: Some(24) },
+        1 => Geometry::center((20, 10), Some(24)),
         2 => Geometry::Resize { size: (7, 40) },
-        _ => Geometry::RandomCrop { size: (32, 32), padding: 4 },
+        _ => Geometry::random((32, 32), 4),
     }
 }

@@ -5,6 +5,8 @@ use fastrecord_core::image::{
     Crop, CropReady, DecodeError, DecodeOptions, Decoder, Geometry, JpegOptions, Markers, Random, Rect, Subsampling,
     Truncated, encode_jpeg, jpeg_info, rewrite,
 };
+
+use crate::image::drawn;
 use proptest::prelude::*;
 
 use crate::pictures::{SUBSAMPLINGS, jpeg, parts, picture};
@@ -258,15 +260,15 @@ proptest! {
         let size = (out_width, out_height);
         let geometry = match kind {
             0 => Geometry::RandomResizedCrop { size, scale: (0.01, 1.0), ratio: (0.5, 2.0) },
-            1 => Geometry::CenterCrop { size, resize: Some(out_width.max(out_height) + seed as u32 % 40) },
-            2 => Geometry::RandomCrop { size, padding: seed as u32 % 50 },
-            _ => Geometry::CenterCrop { size, resize: None },
+            1 => Geometry::center(size, Some(out_width.max(out_height) + seed as u32 % 40)),
+            2 => Geometry::random(size, seed as u32 % 50),
+            _ => Geometry::center(size, None),
         };
         let mut decoder = Decoder::new(DecodeOptions { orientation: turn, min_reduced, ..DecodeOptions::default() });
         let mut outs = [vec![1; 3 * (out_width * out_height) as usize], vec![2; 3 * (out_width * out_height) as usize]];
         let [with, without] = &mut outs;
         for position in 0..6 {
-            let plan = |w, h| geometry.draw(w, h, true, Random::new(seed, 0, position));
+            let plan = |w, h| drawn(&geometry, w, h, Random::new(seed, 0, position));
             decoder.crop_resize_side(&ready.bytes, &ready.side, size, with, plan).unwrap();
             decoder.crop_resize_with(&data, size, without, plan).unwrap();
             prop_assert!(with == without, "{geometry:?}, {options:?}, position {position}");
@@ -299,7 +301,7 @@ proptest! {
         let mut decoder = Decoder::new(DecodeOptions { truncated, max_pixels: 1 << 18, ..DecodeOptions::default() });
         let geometry = Geometry::RandomResizedCrop { size: (16, 12), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
         let mut out = [0; 3 * 16 * 12];
-        let plan = |w, h| geometry.draw(w, h, true, Random::new(seed, 0, 0));
+        let plan = |w, h| drawn(&geometry, w, h, Random::new(seed, 0, 0));
         let found = decoder.crop_resize_side(&bytes, &side, (16, 12), &mut out, plan);
         prop_assert!(!matches!(found, Err(DecodeError::Internal { .. })), "{:?}", found);
     }

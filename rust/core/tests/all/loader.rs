@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::{folder, options};
-use fastrecord_core::image::{Geometry, JpegOptions, Random, encode_jpeg};
+use fastrecord_core::image::{DecodeOptions, JpegOptions, Random, encode_jpeg};
 use fastrecord_core::{
-    Access, BatchBuffer, BufferPool, Error, FieldType, ImageOptions, Load, LoadCounters, LoadPlan, LoadSource, Loader,
+    Access, BatchBuffer, BufferPool, Error, FieldType, ImageOutput, Load, LoadCounters, LoadPlan, LoadSource, Loader,
     Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
@@ -35,13 +35,23 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
     path.to_owned()
 }
 
+/// Random crops of that size, mirrored at random.
+pub fn random_crops((width, height): (u32, u32)) -> Output {
+    let described = format!(
+        r#"{{"stream": "image", "count": 1, "like": null, "size": [{width}, {height}], "filter": "bilinear",
+            "nearest": false, "fill": [0, 0, 0], "form": "rgb",
+            "geometry": {{"kind": "random_resized_crop", "size": [{width}, {height}], "scale": [0.08, 1.0], "ratio": [0.75, 1.34]}},
+            "recipe": {{"operations": [{{"op": "RandomHorizontalFlip", "p": 0.5}}], "to_float": null, "after": []}}}}"#
+    );
+    Output::Image(Box::new(ImageOutput::new(&described).unwrap()))
+}
+
 fn plan(paths: &[PathBuf]) -> Arc<LoadPlan> {
     let source =
         |path: &PathBuf| LoadSource::new(Reader::open(path, Access::Mmap, None).unwrap(), &["image"]).unwrap().into();
-    let geometry = Geometry::RandomResizedCrop { size: (SIDE, SIDE), scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) };
+    let output = random_crops((SIDE, SIDE));
     let sources = paths.iter().map(source).collect();
-    let options = ImageOptions { flip: true, ..ImageOptions::default() };
-    Arc::new(LoadPlan::new(sources, &[Output::Image(geometry)], options, Verify::Always).unwrap())
+    Arc::new(LoadPlan::new(sources, &[output], DecodeOptions::default(), Verify::Always).unwrap())
 }
 
 fn start(plan: &Arc<LoadPlan>, threads: usize) -> Loader {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::common::{folder, options};
+use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::{
-    Access, BufferPool, DType, Error, FieldType, ImageOptions, LoadFile, LoadPlan, LoadSource, Mode, Output, Reader,
+    Access, BufferPool, DType, Error, FieldType, LoadFile, LoadPlan, LoadSource, Mode, Output, Reader,
     Schema, Shard, SnapshotId, Value, Verify, Workload, Writer, crc32c_append,
 };
 
@@ -85,7 +86,7 @@ fn batches_of_very_many_shards_have_the_rows_that_were_asked_for() {
         let first = LoadSource::new(shards[0].open(access, None).unwrap(), &["value"]).unwrap();
         let rest = shards[1..].iter().map(|shard| LoadFile::Shard(Arc::new(shard.clone())));
         let files = std::iter::once(first.into()).chain(rest).collect();
-        let plan = LoadPlan::new(files, &[Output::Stack], ImageOptions::default(), Verify::Always).unwrap();
+        let plan = LoadPlan::new(files, &[Output::Stack], DecodeOptions::default(), Verify::Always).unwrap();
         let (plan, spares) = (Arc::new(plan), BufferPool::new(2));
         for threads in [1, 3] {
             let loader = plan.start(Arc::default(), threads).unwrap();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::common::{
     Cell, Nth, Row, all_types, append_all, append_with_side, assert_holds, folder, never, options, png,
 };
-use fastrecord_core::image::{Geometry, JpegOptions, Markers, encode_jpeg, rewrite};
+use fastrecord_core::image::{DecodeOptions, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, ImageOptions, LoadCounters, LoadPlan, LoadSource,
-    Mode, Output, Reader, Result, Schema, Value, Verify, Workload, Writer, verify,
+    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, LoadCounters, LoadPlan, LoadSource,
+    Mode, Reader, Result, Schema, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {
@@ -132,9 +132,8 @@ fn the_loader_makes_the_same_batch_of_crop_ready_images() {
 /// The pixels of a batch of random crops of a file's first six images, or the first error.
 pub fn loaded(reader: &Reader) -> Result<Vec<u8>> {
     let source = LoadSource { fields: vec![reader.nth(0)], reader: reader.clone() };
-    let geometry = Geometry::RandomResizedCrop { size: (40, 30), scale: (0.08, 1.0), ratio: (0.75, 1.34) };
-    let options = ImageOptions { flip: true, ..ImageOptions::default() };
-    let plan = LoadPlan::new(vec![source.into()], &[Output::Image(geometry)], options, Verify::Always).unwrap();
+    let output = crate::loader::random_crops((40, 30));
+    let plan = LoadPlan::new(vec![source.into()], &[output], DecodeOptions::default(), Verify::Always).unwrap();
     let loader = Arc::new(plan).start(Arc::new(LoadCounters::default()), 2).unwrap();
     let rows: Vec<u64> = (0..60).map(|row| row % 6).collect();
     let buffer = BufferPool::new(1).take(60 * 40 * 30 * 3).unwrap();

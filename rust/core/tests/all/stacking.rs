@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::{folder, options};
+use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::{
-    Access, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, ImageOptions, Load, LoadCounters,
+    Access, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters,
     LoadPlan, LoadSource, Loader, Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
@@ -43,7 +44,7 @@ fn plan(paths: &[PathBuf], access: Access) -> Arc<LoadPlan> {
         LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap().into()
     };
     Arc::new(
-        LoadPlan::new(paths.iter().map(source).collect(), &[Output::Stack; 2], ImageOptions::default(), Verify::Always)
+        LoadPlan::new(paths.iter().map(source).collect(), &[Output::Stack, Output::Stack], DecodeOptions::default(), Verify::Always)
             .unwrap(),
     )
 }
@@ -143,7 +144,7 @@ fn what_has_no_size_of_its_own_or_another_one_is_refused() {
     let open =
         |fields: &[&str]| LoadSource::new(Reader::open(&path, Access::Mmap, None).unwrap(), fields).unwrap().into();
     let plan = |sources, outputs| {
-        LoadPlan::new(sources, &[Output::Stack; 2][..outputs], ImageOptions::default(), Verify::Always)
+        LoadPlan::new(sources, &[Output::Stack, Output::Stack][..outputs], DecodeOptions::default(), Verify::Always)
     };
     let text = plan(vec![open(&["small", "key"])], 2);
     assert!(matches!(text, Err(Error::FieldType { field, .. }) if field == "key"));
