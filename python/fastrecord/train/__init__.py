@@ -1,4 +1,4 @@
-"""Train a torchvision classifier on packed files: in one process, or in many under torchrun.
+"""Train a classifier of torchvision or timm on packed files: in one process, or in many under torchrun.
 
 `python -m fastrecord.train TRAIN.frec --val VAL.frec` is the command; `train(TrainConfig(...))`
 does the same from Python. `run_ladder` (`--ladder`) measures the cost of each layer between the

@@ -50,7 +50,7 @@ from fastrecord.train.settings_file import recipe_names, recipe_path
 def main(
     context: click.Context, /, *, file: str | None, recipe: str | None, show: bool, ladder: bool, **options: Any
 ) -> None:
-    """Train a torchvision classifier on packed files, on one process or under torchrun on many.
+    """Train a classifier of torchvision or timm on packed files, on one process or under torchrun on many.
 
     \b
     python -m fastrecord.train train.frec --val val.frec

@@ -48,7 +48,8 @@ class TrainConfig:
         val: Packed files for an evaluation after every epoch. By default nothing is evaluated.
         cache: For URLs: a folder on a local disk that keeps what was read.
         cache_size: Bytes of the cache at most, such as "500GiB". By default all that is read.
-        model: Name of a torchvision classifier.
+        model: Name of a torchvision classifier, or "timm:" and the name of a model of timm, which must
+            be installed.
         zero_init_residual: Let each residual block begin as the identity (ResNet, ResNeXt, Wide
             ResNet): the last scale of its normalisation starts at 0, which makes the first steps
             gentler.
@@ -121,7 +122,7 @@ class TrainConfig:
         device: "auto" uses CUDA if available.
         timeout: Seconds after which the run ends if another process does not answer. By default
             torch's: 10 minutes for NCCL and 30 for gloo.
-        out: Folder for metrics, checkpoints and plot. By default `runs/<model>`.
+        out: Folder for metrics, checkpoints and plot. By default `runs/<model>`, with - for a colon.
         resume: A checkpoint file, the folder of a run, or "auto": the run in `out`, if there is one.
             By default a new run begins.
         overwrite: Replace an existing run in `out`, which is refused by default.
@@ -363,7 +364,7 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         """The run's output folder."""
-        return Path("runs") / self.model if self.out is None else Path(self.out)
+        return Path("runs") / self.model.replace(":", "-") if self.out is None else Path(self.out)
 
     @property
     def warmup(self) -> float:

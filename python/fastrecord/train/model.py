@@ -1,10 +1,11 @@
-"""Models: any torchvision classifier by its name, and its parameter groups for weight decay."""
+"""Models: any classifier of torchvision or timm by its name, and its parameter groups for weight decay."""
 
 from __future__ import annotations
 
 import copy
 import difflib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from torchvision import models
 
 from fastrecord.train.config import TrainConfig, TrainError
 
+# A name that begins so is one of timm's.
+_TIMM = "timm:"
 _RESIDUAL = ("resnet", "resnext", "wide_resnet")
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
 def classifier_names() -> list[str]:
-    """Return the names that `build_classifier` accepts, sorted."""
+    """Return torchvision's names that `build_classifier` accepts, sorted."""
     names: list[str] = models.list_models(module=models)
     return names
 
@@ -26,44 +29,29 @@ def classifier_names() -> list[str]:
 def build_classifier(
     name: str, *, classes: int, image_size: int, other_sizes: Iterable[int] = (), zero_init_residual: bool = False
 ) -> nn.Module:
-    """Build an untrained torchvision classifier, its weights drawn from torch's global generator.
+    """Build an untrained classifier, its weights drawn from torch's global generator.
 
     Args:
-        name: A name from torchvision.models.list_models().
+        name: A name from torchvision.models.list_models(), or from timm.list_models() after "timm:".
         classes: Number of outputs.
         image_size: Height and width of the input images; models that depend on it are built for it.
         other_sizes: Further heights and widths that the model gets.
         zero_init_residual: Let each residual block begin as the identity.
 
     Raises:
-        TrainError: torchvision has no such classifier, it does not accept images of a size, or it
+        TrainError: there is no such classifier, timm is not installed, it does not accept images of a size, or it
             has no residual blocks that begin as the identity.
     """
-    names = classifier_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    if zero_init_residual and not name.startswith(_RESIDUAL):
         raise TrainError(
-            f"torchvision has no classifier named {name!r}; "
-            + (f"similar names are {', '.join(near)}" if near else f"it has {', '.join(names)}")
+            f"--zero-init-residual is for models whose names begin with {', '.join(_RESIDUAL)}, not for {name}"
         )
-    extra: dict[str, Any] = {}
-    if name in ("googlenet", "inception_v3"):
-        # One output, as in all others; and their own initialisation, set explicitly to avoid a
-        # warning.
-        extra = {"aux_logits": False, "init_weights": True}
-    elif name.startswith("vit_"):
-        extra = {"image_size": image_size}
-    elif name.startswith("maxvit_"):
-        extra = {"input_size": (image_size, image_size)}
-    if zero_init_residual:
-        if not name.startswith(_RESIDUAL):
-            raise TrainError(
-                f"--zero-init-residual is for models whose names begin with {', '.join(_RESIDUAL)}, not for {name}"
-            )
-        extra = {"zero_init_residual": True}
     size = image_size
     try:
-        model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
+        if name.startswith(_TIMM):
+            model = _timm_classifier(name.removeprefix(_TIMM), classes, image_size)
+        else:
+            model = _torchvision_classifier(name, classes, image_size, zero_init_residual=zero_init_residual)
         # On the meta device only shapes are computed.
         shapes = copy.deepcopy(model).to("meta")
         with torch.no_grad():
@@ -74,12 +62,50 @@ def build_classifier(
     return model
 
 
+def _torchvision_classifier(name: str, classes: int, image_size: int, *, zero_init_residual: bool) -> nn.Module:
+    names = classifier_names()
+    if name not in names:
+        raise TrainError(f"torchvision has no classifier named {name!r}; {_similar(name, names)}")
+    extra: dict[str, Any] = {}
+    if name in ("googlenet", "inception_v3"):
+        # One output, as in all others; and their own initialisation, set explicitly to avoid a
+        # warning.
+        extra = {"aux_logits": False, "init_weights": True}
+    elif name.startswith("vit_"):
+        extra = {"image_size": image_size}
+    elif name.startswith("maxvit_"):
+        extra = {"input_size": (image_size, image_size)}
+    if zero_init_residual:
+        extra = {"zero_init_residual": True}
+    model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extra)
+    return model
+
+
+def _timm_classifier(name: str, classes: int, image_size: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise TrainError(f"{_TIMM}{name} needs the package timm: {error}: `pip install timm`") from error
+    if not timm.is_model(name):
+        raise TrainError(f"timm has no model named {name!r}; {_similar(name, timm.list_models())}")
+    if timm.get_pretrained_cfg_value(name, "fixed_input_size"):
+        # A few of these models have no such argument.
+        with suppress(TypeError):
+            return timm.create_model(name, num_classes=classes, img_size=image_size)
+    return timm.create_model(name, num_classes=classes)
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    return f"similar names are {', '.join(near)}" if near else f"it has {', '.join(names)}"
+
+
 def build_model(config: TrainConfig, classes: Sequence[str]) -> nn.Module:
     """Build the model of a configuration.
 
     Raises:
-        TrainError: torchvision has no model of that name, or it does not accept such images, or so
-            few per pass.
+        TrainError: there is no model of that name, or it does not accept such images, or so few per
+            pass.
     """
     module = build_classifier(
         config.model,
