@@ -80,6 +80,7 @@ def test_every_section_with_a_snippet_is_run_below() -> None:
         "The order by blocks, step by step",
         "The draws, step by step",
         "The numbers of a batch, step by step",
+        "The numbers of a recipe, step by step",
     ]
 
 
@@ -105,6 +106,7 @@ def test_the_mix_of_the_docs_runs(run_snippet: Callable[[str], dict[str, Any]]) 
         "The order by blocks, step by step",
         "The draws, step by step",
         "The numbers of a batch, step by step",
+        "The numbers of a recipe, step by step",
     ],
 )
 def test_the_golden_values_of_the_docs_are_those_of_the_code(heading: str) -> None:
