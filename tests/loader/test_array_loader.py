@@ -366,7 +366,7 @@ def write_both(path: Path, count: int = 9) -> Path:
 
 def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
     dataset = fr.FastRecordDataset(write_both(tmp_path / "a.frec"), fields=("image", "label", "map", "score", "boxes"))
-    loader = make(dataset, 4, image=CenterCrop(24), ragged={"boxes": "pad"})
+    loader = make(dataset, 4, sample=CenterCrop(24), ragged={"boxes": "pad"})
     images, labels, maps, scores, boxes = next(iter(loader)).values()
     assert boxes[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 2, 0], [3, 3, 3]]
     assert boxes[1].tolist() == [0, 1, 2, 3]
@@ -378,22 +378,22 @@ def test_arrays_follow_images_as_tensors(tmp_path: Path) -> None:
 def test_in_fields_mode_images_named_are_decoded_and_the_rest_follows(tmp_path: Path) -> None:
     path = write_both(tmp_path / "a.frec")
     dataset = fr.FastRecordDataset(path, fields=("score", "image", "map"))
-    batches = list(make(dataset, 4, image={"image": CenterCrop(24)}))
+    batches = list(make(dataset, 4, sample={"image": CenterCrop(24)}))
     assert [list(batch) for batch in batches] == [["score", "image", "map"]] * 3
-    alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, image=CenterCrop(24))])
+    alone = torch.cat([images for images, _ in make(fr.FastRecordDataset(path), 4, sample=CenterCrop(24))])
     assert torch.equal(torch.cat([batch["image"] for batch in batches]), alone)
     assert torch.cat([batch["score"] for batch in batches]).tolist() == list(range(9))
-    with pytest.raises(fr.errors.SchemaError, match=r"write image=\{'image': transforms.CenterCrop\(224\)\} or"):
+    with pytest.raises(fr.errors.SchemaError, match=r"write sample=\{'image': \[transforms.CenterCrop\(224\)\]\} or"):
         make(dataset)
-    with pytest.raises(fr.errors.SchemaError, match="image= names 'label', which is not among"):
-        make(dataset, image={"label": CenterCrop(24)})
+    with pytest.raises(fr.errors.SchemaError, match="sample= names 'label' for 'label', which is not among"):
+        make(dataset, sample={"label": CenterCrop(24)})
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"image": CenterCrop(8)}, ValueError, "image: the data set is in fields mode"),
-        ({"flip": True, "dtype": torch.float32}, ValueError, "flip, dtype: the data set is in fields mode"),
+        ({"sample": [CenterCrop(8)]}, ValueError, "sample=: the data set is in fields mode"),
+        ({"dtype": torch.float32}, ValueError, "dtype of delivery is for images"),
         ({"ragged": "pad"}, TypeError, "ragged is a form for each field, such as .*, not 'pad'"),
         ({"ragged": {"tokens": "pads"}}, ValueError, 'tokens.* is "list", "pad" or "packed", not \'pads\''),
         ({"ragged": {"hr": "pad"}}, fr.errors.SchemaError, "field 'hr' is not one of .* arrays of varying shape"),

@@ -16,7 +16,7 @@ from PIL import Image
 import fastrecord as fr
 from fastrecord import _core
 from fastrecord.loader.loader import FastRecordLoader
-from fastrecord.transforms import RandomCrop, Resize
+from fastrecord.transforms import Like, RandomCrop, RandomHorizontalFlip, Resize
 from tests.support.commands import good
 from tests.support.loading import make, photo, write_payloads
 from tests.support.packing import pack_with, write
@@ -142,7 +142,7 @@ def test_more_pixels_than_allowed_and_grey_of_16_bits_are_errors_as_with_other_k
         list(make(path))
     for name, wanted in (("scale", (grey.astype(int) + 128) // 257), ("clip", np.minimum(grey, 255))):
         with warned():
-            ((images, _),) = make(path, image=Resize((43, 61)), flip=False, sixteen_bit=name)
+            ((images, _),) = make(path, sample=Resize((43, 61)), sixteen_bit=name)
         assert np.array_equal(images[0, 0].numpy(), wanted[:, :, 0])
 
 
@@ -164,7 +164,7 @@ def test_a_data_set_makes_grey_of_many_bits_into_what_a_loader_does_and_says_how
             fr.FastRecordDataset(path, decode=decode)[1]
         assert ('"scale"' in str(told.value)) == ("scale" in ways)
     for way in ways:
-        images, _ = next(iter(make(path, 2, image=Resize((43, 61)), flip=False, sixteen_bit=way)))
+        images, _ = next(iter(make(path, 2, sample=Resize((43, 61)), sixteen_bit=way)))
         dataset = fr.FastRecordDataset(path, decode=fr.Decoding(sixteen_bit=way))
         assert torch.equal(dataset[1][0], images[1])
         assert torch.equal(dataset.__getitems__([0, 1])[1][0], images[1])
@@ -183,7 +183,7 @@ def test_an_orientation_is_applied_when_asked_for(tmp_path: Path, kind: str, upr
     wanted = np.rot90(stored, -1) if upright else stored
     path = write_payloads(tmp_path / "train.frec", [data])
     with warned():
-        ((images, _),) = make(path, image=Resize(wanted.shape[:2]), flip=False, exif_orientation=upright)
+        ((images, _),) = make(path, sample=Resize(wanted.shape[:2]), exif_orientation=upright)
     np.testing.assert_array_equal(images[0].permute(1, 2, 0).numpy(), wanted)
 
 
@@ -195,16 +195,16 @@ def test_pairs_of_both_sorts_show_the_same_part(tmp_path: Path) -> None:
                 low = save(picture(40, 30, seed=seed), "PNG" if seed % 2 else "TGA")
                 high = save(picture(80, 60, seed=seed), "QOI" if seed < 3 else "PNG")
                 writer.append({"lr": convert(low), "hr": convert(high)})
-    images = {"lr": RandomCrop(12), "hr": RandomCrop(24)}
+    images = {"lr": [RandomCrop(12), RandomHorizontalFlip()], "hr": Like("lr", size=24)}
     sets = (fr.FastRecordDataset(path, image_field="lr") for path in (other, known))
-    ours, theirs = (make(dataset, 4, image=images, flip=True, seed=3) for dataset in sets)
+    ours, theirs = (make(dataset, 4, sample=images, seed=3) for dataset in sets)
     with warned():
         ((found,), (wanted,)) = list(ours), list(theirs)
     assert all(torch.equal(found[name], wanted[name]) for name in images)
     assert ours.stats().by_pillow == 3
     dataset = fr.FastRecordDataset(other, fields=("lr", "hr"))
     with warned():
-        (found,) = make(dataset, 4, image=images, flip=True, seed=3)
+        (found,) = make(dataset, 4, sample=images, seed=3)
     assert torch.equal(found["hr"], wanted["hr"])
 
 

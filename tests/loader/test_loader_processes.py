@@ -110,9 +110,9 @@ def test_a_forked_child_skips_records_though_torch_had_threads_at_work_in_its_pa
         import torch, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.set_num_threads(2)
-        image = fr.transforms.CenterCrop(64, resize=64)
+        sample = [fr.transforms.Resize(64), fr.transforms.CenterCrop(64)]
         loader = fr.FastRecordLoader(
-            fr.FastRecordDataset("a.frec", image_field="image"), 16, shuffle=False, image=image, on_error="skip"
+            fr.FastRecordDataset("a.frec", image_field="image"), 16, shuffle=False, sample=sample, on_error="skip"
         )
         def count():
             return sum(len(batch if isinstance(batch, torch.Tensor) else batch[0]) for batch in loader)

@@ -17,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import fastrecord as fr
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.transforms import RandomResizedCrop
+from fastrecord.transforms import RandomHorizontalFlip, RandomResizedCrop
 from tests.support.loading import COUNT, epoch, make, write_photos
 
 
@@ -282,7 +282,7 @@ def test_loaders_of_one_seed_draw_the_same_crops_and_a_seed_of_its_own_draws_oth
     assert numbers(default) == numbers(one) == numbers(other)
     assert not any(torch.equal(a["image"], b["image"]) for a, b in zip(one + one, default + other, strict=True))
     # The loader's own batch sampler has the same seed.
-    made = fr.FastRecordLoader(data, 4, seed=5, image=RandomResizedCrop(24), flip=True)
+    made = fr.FastRecordLoader(data, 4, seed=5, sample=[RandomResizedCrop(24), RandomHorizontalFlip()])
     assert same(list(made), default)
     assert made.batch_sampler.seed == 5
     sampler = FastRecordBatchSampler(data, 4)
@@ -336,7 +336,7 @@ def test_a_foreign_sampler_takes_the_loaders_seed(data: fr.FastRecordDataset) ->
 )
 def test_what_is_no_seed_is_refused(data: fr.FastRecordDataset, seed: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="seed is"):
-        fr.FastRecordLoader(data, 4, image=RandomResizedCrop(24), seed=seed)
+        fr.FastRecordLoader(data, 4, sample=RandomResizedCrop(24), seed=seed)
     loader = with_seed(data, 1)
     state = loader.state_dict()
     with pytest.raises(error, match="state: augmentation_seed is"):

@@ -16,6 +16,8 @@ import torch
 
 import fastrecord as fr
 from fastrecord import _core
+from fastrecord.loader.sample import Sample
+from fastrecord.transforms import Resize
 from tests.support.loader_kinds import Kind
 from tests.support.loading import load_threads, make, wait_for_load_threads
 from tests.support.patches import expected, plain
@@ -115,7 +117,8 @@ def test_a_loader_and_its_iterator_are_freed_without_the_garbage_collector(kind:
 
 def test_lent_memory_of_a_batch_that_nobody_waits_for_is_let_go(photos: Path) -> None:
     dataset = fr.FastRecordDataset(photos)
-    plan = _core.LoadPlan([(reader, ["image"]) for reader in dataset.readers], [("resize", (24, 24))])
+    spec = Sample.of(dataset, Resize((24, 24)), None).pictures["image"].spec(["image"])
+    plan = _core.LoadPlan([(reader, ["image"]) for reader in dataset.readers], [spec])
     numbers = np.arange(4)
     for wait in (True, False):
         loading = plan.start(2)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fastrecord as fr
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
-from fastrecord.transforms import RandomResizedCrop
+from fastrecord.transforms import RandomHorizontalFlip, RandomResizedCrop
 from tests.support.loading import loader_of, write_photos
 from tests.support.resuming import global_batches
 
@@ -62,7 +62,7 @@ def open_ranks(files: list[Path], world_size: int, options: dict[str, Any], **lo
             dataset = fr.FastRecordDataset(files, fields=("key", "value", "tokens"))
         else:
             dataset = fr.FastRecordDataset(files, fields=("key", "image"))
-            loading |= {"image": RandomResizedCrop(16), "flip": True}
+            loading |= {"sample": [RandomResizedCrop(16), RandomHorizontalFlip()]}
         sampler = FastRecordBatchSampler(
             dataset, 6 // world_size, rank=rank, world_size=world_size, **{"shuffle": True, **options}
         )

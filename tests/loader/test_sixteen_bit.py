@@ -56,7 +56,7 @@ def test_300_does_not_become_255_without_a_word() -> None:
 @pytest.mark.parametrize("decoder", ["auto", "native"])
 def test_the_loader_names_the_record_or_does_what_it_is_told(tmp_path: Path, decoder: str) -> None:
     path = write_payloads(tmp_path / "train.frec", [photo(0), png(VALUES)])
-    options: dict[str, Any] = {"image": Resize(VALUES.shape[:2]), "flip": False, "decoder": decoder}
+    options: dict[str, Any] = {"sample": Resize(VALUES.shape[:2]), "decoder": decoder}
     with pytest.raises(
         fr.errors.DecodeError, match=r"train\.frec: record 1, .*field image: a grey PNG of 16 bits.*FR515"
     ):

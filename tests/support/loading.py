@@ -6,7 +6,7 @@ import copy
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord.loader.loader import FastRecordLoader
-from fastrecord.transforms import RandomResizedCrop
+from fastrecord.transforms import BatchInfo, RandomHorizontalFlip, RandomResizedCrop
 from tests.support.pictures import pixels, save
 
 SCHEMA = fr.Schema({"image": fr.image(), "label": "int64", "key": fr.string(), "weight": "float64"})
@@ -65,9 +65,17 @@ def make(data: Path | fr.FastRecordDataset, batch_size: int | None = 4, **option
     """Return a loader of random 24 x 24 crops, half of them mirrored, with two threads."""
     fields = options.pop("fields", None)
     dataset = data if isinstance(data, fr.FastRecordDataset) else fr.FastRecordDataset(data, fields=fields)
-    if not isinstance(options.get("image"), Mapping):
-        options = {"image": RandomResizedCrop(24), "flip": True, **options}
-    return loader_of(dataset, batch_size, **options)
+    return loader_of(dataset, batch_size, **{"sample": [RandomResizedCrop(24), RandomHorizontalFlip()], **options})
+
+
+def with_info(data: Path | fr.FastRecordDataset, batch_size: int = 4, **options: Any) -> list[tuple[Any, BatchInfo]]:
+    """Return the batches of an epoch and their infos, whose views were used."""
+
+    def both(batch: Any, info: BatchInfo) -> Any:
+        _ = dict(info.views)
+        return batch, info
+
+    return list(make(data, batch_size, batch_transform=both, **options))
 
 
 def loader_of(dataset: fr.FastRecordDataset, batch_size: int | None, **options: Any) -> FastRecordLoader:

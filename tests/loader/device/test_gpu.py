@@ -131,7 +131,7 @@ def test_records_that_fail_or_that_pillow_decodes_are_as_on_the_cpu(tmp_path: Pa
     payloads = [photo(number, kinds[number % 4]) for number in range(12)]
     payloads[5] = payloads[5][:40]
     path = write_payloads(tmp_path / "mixed.frec", payloads, images=False)
-    options: dict[str, Any] = {"image": CenterCrop(24), "flip": False, "on_error": "skip"}
+    options: dict[str, Any] = {"sample": CenterCrop(24), "on_error": "skip"}
     with pytest.warns(UserWarning, match="Pillow decodes"):
         moved = [host(batch) for batch in make(path, 4, device=CUDA, **options)]
     with pytest.warns(UserWarning, match="Pillow decodes"):
