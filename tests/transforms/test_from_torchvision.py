@@ -5,21 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
 from torchvision import tv_tensors
+from torchvision.models import EfficientNet_B7_Weights, ResNet50_Weights, ViT_H_14_Weights
 from torchvision.transforms import InterpolationMode, v2
 
+import fastrecord as fr
 from fastrecord import transforms as T  # noqa: N812
 from fastrecord.transforms import twins
 from fastrecord.transforms.pipeline import Pipeline
 
 both = pytest.mark.parametrize("tv", [v1, v2], ids=["v1", "v2"])
-BILINEAR, NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
+BILINEAR, BICUBIC, NEAREST = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC, InterpolationMode.NEAREST
 # A transform of either version, and its twin.
 TWINS: list[tuple[Callable[[Any], Any], Any]] = [
     (
@@ -31,6 +36,17 @@ TWINS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.RandomCrop((32, 48)), T.RandomCrop((32, 48))),
     (lambda tv: tv.RandomCrop(32, 4), T.RandomCrop(32, 4)),
     (lambda tv: tv.RandomCrop(32, [4, 4]), T.RandomCrop(32, 4)),
+    (lambda tv: tv.RandomCrop(32, (1, 2, 3, 4), fill=(7, 8, 9)), T.RandomCrop(32, (1, 2, 3, 4), fill=(7, 8, 9))),
+    (lambda tv: tv.RandomCrop(32, (1, 2), fill=5), T.RandomCrop(32, (1, 2), fill=5)),
+    (lambda tv: tv.RandomResizedCrop(96, interpolation=BICUBIC), T.RandomResizedCrop(96, interpolation="bicubic")),
+    (lambda tv: tv.Resize(96), T.Resize(96)),
+    (lambda tv: tv.Resize([96]), T.Resize(96)),
+    (lambda tv: tv.Resize((96, 64), BICUBIC), T.Resize((96, 64), "bicubic")),
+    (lambda tv: tv.Resize(96, max_size=128), T.Resize(96, max_size=128)),
+    (lambda tv: tv.Pad(3), T.Pad(3)),
+    (lambda tv: tv.Pad([1, 2], 9), T.Pad((1, 2), 9)),
+    (lambda tv: tv.Pad((1, 2, 3, 4), (7, 8, 9)), T.Pad((1, 2, 3, 4), (7, 8, 9))),
+    (lambda tv: tv.FiveCrop((9, 8)), T.FiveCrop((9, 8))),
     (lambda tv: tv.RandomHorizontalFlip(0.3), T.RandomHorizontalFlip(0.3)),
     (lambda tv: tv.RandomVerticalFlip(), T.RandomVerticalFlip()),
     (lambda tv: tv.RandomRotation(30), T.RandomRotation(30)),
@@ -109,7 +125,8 @@ def test_twins_have_the_same_defaults(tv: Any) -> None:
         "RandomPosterize": 4,
         "RandomSolarize": 9,
     }
-    required |= dict.fromkeys(("CenterCrop", "RandomAffine", "RandomCrop", "RandomResizedCrop", "RandomRotation"), 9)
+    required |= dict.fromkeys(("CenterCrop", "FiveCrop", "Pad", "RandomCrop", "RandomResizedCrop", "Resize"), 9)
+    required |= dict.fromkeys(("RandomAffine", "RandomRotation"), 9)
     for name, twin in twins._TWINS.items():
         given = [required[name]] if name in required else []
         assert T.from_torchvision(getattr(tv, name)(*given)) == [twin(*given)]
@@ -137,6 +154,22 @@ def test_the_published_recipe_is_converted(tv: Any) -> None:
         T.RandomErasing(0.1),
     ]
     assert Pipeline.of(made).after == (T.RandomErasing(0.1),)
+
+
+def test_the_transforms_of_published_weights_are_converted() -> None:
+    for weights in (ResNet50_Weights.IMAGENET1K_V1, EfficientNet_B7_Weights.IMAGENET1K_V1, ViT_H_14_Weights.DEFAULT):
+        theirs = weights.transforms()
+        made = T.from_torchvision(theirs)
+        assert made == [
+            T.Resize(theirs.resize_size[0], theirs.interpolation.value),
+            T.CenterCrop(theirs.crop_size[0]),
+            T.ToFloat("float32", theirs.mean, theirs.std),
+        ]
+        image = v2.functional.to_image(np.random.default_rng(0).integers(0, 256, (700, 600, 3), np.uint8))
+        wanted = theirs(image).shape[-2:]
+        pipeline = Pipeline.of(made)
+        assert pipeline.frame is not None
+        assert pipeline.frame.size == tuple(wanted)
 
 
 CONVERSIONS: list[tuple[list[Any], T.ToFloat]] = [
@@ -188,8 +221,8 @@ class Derived(v2.RandomInvert):  # type: ignore[misc]
 
 
 FAULTS: list[tuple[Any, str]] = [
-    (v2.RandomResizedCrop(9, interpolation=NEAREST), "interpolation is 'bilinear', not 'nearest'"),
-    (v2.RandomResizedCrop(9, interpolation=3), "interpolation is 'bilinear', not 'bicubic'"),
+    (v2.RandomResizedCrop(9, interpolation=NEAREST), "interpolation is .* not 'nearest'"),
+    (v2.RandomResizedCrop(9, interpolation=5), "interpolation is .* not 'hamming'"),
     (v2.RandomResizedCrop(9, antialias=False), "antialias is True, not False"),
     (v2.RandomRotation(9, expand=True), "expand is False, not True"),
     (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), "fill is that of images"),
@@ -198,7 +231,13 @@ FAULTS: list[tuple[Any, str]] = [
     (v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed is False"),
     (v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10), "policy is 'imagenet', not 'cifar10'"),
     (v2.RandomErasing(value="random"), "value is a number"),
-    (v2.Grayscale(1), "num_output_channels is 3, not 1"),
+    (v2.Grayscale(1), r"num_output_channels is 3; .* T.Decode\(1\)"),
+    (v2.Resize(None, max_size=9), "size"),
+    (v2.Resize(9, antialias=False), "antialias is True, not False"),
+    (v2.Pad(9, padding_mode="edge"), "padding_mode is 'constant', not 'edge'"),
+    (v2.TenCrop(9), "TenCrop: not offered"),
+    ([v2.Resize(9), v2.RandomResizedCrop(9)], "Resize does not come before RandomResizedCrop"),
+    ([v2.Resize(9), v2.RandomInvert(), v2.CenterCrop(9)], "put it after CenterCrop"),
     (v2.ToDtype(torch.float32), "scale is True"),
     (v2.ToDtype(torch.float64, scale=True), 'dtype is "float32", "float16" or "bfloat16"'),
     (v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True), "dtype is one type"),
@@ -245,3 +284,45 @@ def test_one_error_lists_all_that_have_no_twin() -> None:
         "  [0][3] RandomPhotometricDistort: not offered",
         "Apply these to the batch, by `batch_transform=` of the loader, or to each image, by `T.Lambda`",
     ]
+
+
+# Lists without chance, which the loader and torchvision must do alike.
+CERTAIN: list[list[Any]] = [
+    [v2.Resize(40), v2.CenterCrop(32)],
+    [v2.Resize(40, BICUBIC), v2.CenterCrop((20, 36))],
+    [v2.Resize(60, max_size=64), v2.CenterCrop(32)],
+    [v2.Resize((30, 50))],
+    [v2.Resize((30, 50), BICUBIC), v2.RandomHorizontalFlip(1.0)],
+    [v2.CenterCrop(40)],
+    [v2.CenterCrop((100, 30))],
+    [v2.Pad((1, 2, 30, 4), (10, 20, 30)), v2.CenterCrop(38)],
+    [v2.Resize(40), v2.Pad([5, 9], 99), v2.CenterCrop((50, 44))],
+    [v2.FiveCrop(24)],
+    [v2.Resize(33), v2.FiveCrop((24, 30))],
+    [v2.CenterCrop(40), v2.Grayscale(3), v2.RandomVerticalFlip(1.0), v2.RandomSolarize(128, 1.0)],
+    [v2.CenterCrop(40), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])],
+]
+
+
+@pytest.mark.parametrize("theirs", CERTAIN, ids=str)
+def test_the_loader_makes_what_torchvision_makes(theirs: list[Any], tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    images = []
+    with fr.Writer(tmp_path / "images.frec", fr.Schema({"image": fr.image()})) as writer:
+        for height, width in ((48, 64), (71, 50), (64, 64), (33, 90), (120, 44)):
+            coarse = Image.fromarray(random.integers(0, 256, (7, 8, 3), np.uint8))
+            images.append(image := np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)))
+            writer.append({"image": f"P6\n{width} {height}\n255\n".encode() + image.tobytes()})
+    data = fr.FastRecordDataset(tmp_path / "images.frec", fields=("image",))
+    loader = fr.FastRecordLoader(data, 5, shuffle=False, sample={"image": T.from_torchvision(theirs)})
+    (batch,) = loader
+    compose = v2.Compose(theirs)
+    for made, image in zip(batch["image"], images, strict=True):
+        wanted = compose(tv_tensors.Image(torch.from_numpy(image.copy()).permute(2, 0, 1)))
+        wanted = torch.stack(wanted) if isinstance(wanted, tuple) else wanted
+        assert made.shape == wanted.shape
+        assert made.dtype == wanted.dtype
+        distance = (made.double() - wanted.double()).abs()
+        # Both resize with weights that are integers, of other sizes.
+        assert distance.max() <= (1 if made.dtype == torch.uint8 else 1e-5)
+        assert distance.mean() <= 0.2

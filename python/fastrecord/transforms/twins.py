@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from fastrecord.transforms import automatic, colours, compose, geometry, moves
+from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.geometry import Geometry
 from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.to_float import ToFloat
@@ -37,8 +38,11 @@ _TWINS: dict[str, type[Geometry | Operation]] = {
         colours.RandomPosterize,
         colours.RandomSolarize,
         geometry.CenterCrop,
+        geometry.FiveCrop,
+        geometry.Pad,
         geometry.RandomCrop,
         geometry.RandomResizedCrop,
+        geometry.Resize,
         moves.RandomAffine,
         moves.RandomHorizontalFlip,
         moves.RandomPerspective,
@@ -50,8 +54,6 @@ _TWINS: dict[str, type[Geometry | Operation]] = {
 _FIXED: dict[str, Any] = {
     "antialias": True,
     "expand": False,
-    "fill": 0,
-    "interpolation": "bilinear",
     "pad_if_needed": False,
     "padding_mode": "constant",
     "policy": "imagenet",
@@ -76,7 +78,8 @@ def from_torchvision(transforms: Any) -> list[Made]:
     `Normalize` become one `ToFloat`.
 
     Args:
-        transforms: A transform, a `Compose`, or a list of them.
+        transforms: A transform, a `Compose`, or a list of them; also `weights.transforms()` of a model
+            that classifies.
 
     Returns:
         The transforms, for the loader's `sample=`.
@@ -117,7 +120,9 @@ class _Conversion:
             elif name in ("ToDtype", "ConvertImageDtype", "ToTensor"):
                 self.convert(transform, where)
             elif name == "Normalize":
-                self.normalize(transform)
+                self.normalize(transform.mean, transform.std)
+            elif name == "ImageClassification":
+                self.classification(transform, where)
             elif name not in _NOTHING:
                 self.made.append((where, self.twin(transform, name, place)))
         except (TypeError, ValueError) as error:
@@ -127,7 +132,7 @@ class _Conversion:
         """Return the twin of a transform that is one operation."""
         if name == "Grayscale":
             if transform.num_output_channels != 3:
-                raise ValueError(f"num_output_channels is 3, not {transform.num_output_channels}")
+                raise ValueError("num_output_channels is 3; for one channel begin the list with T.Decode(1)")
             return colours.RandomGrayscale(1.0)
         if name in _SEVERAL:
             given = {} if name == "RandomOrder" else {"p": transform.p}
@@ -168,12 +173,21 @@ class _Conversion:
             raise ValueError("scale is True, so that values are in [0, 1]")
         self.made.append((where, made))
 
-    def normalize(self, transform: Any) -> None:
+    def normalize(self, mean: Sequence[float], std: Sequence[float]) -> None:
         before = self.conversion()
         if (before.mean, before.std) != ((0.0,) * 3, (1.0,) * 3):
             raise ValueError("one is enough")
-        mean, std = (tuple(values) * (3 if len(values) == 1 else 1) for values in (transform.mean, transform.std))
+        mean, std = (tuple(values) * (3 if len(values) == 1 else 1) for values in (mean, std))
         self.made[-1] = (self.made[-1][0], replace(before, mean=mean, std=std))
+
+    def classification(self, transform: Any, where: str) -> None:
+        """Add what `weights.transforms()` does."""
+        if not transform.antialias:
+            raise ValueError(f"antialias is True, not {transform.antialias}")
+        resize = geometry.Resize(transform.resize_size[0], _plain("interpolation", transform.interpolation))
+        crop = geometry.CenterCrop(transform.crop_size[0])
+        to_float = ToFloat("float32", tuple(transform.mean), tuple(transform.std))
+        self.made += [(where, step) for step in (resize, crop, to_float)]
 
     @property
     def floats(self) -> bool:
@@ -198,6 +212,12 @@ class _Conversion:
                 self.faults.append(f"{where}: it works on bytes: put it before the conversion to floats")
             elif at < crop and not isinstance(step, Geometry):
                 self.faults.append(f"{where}: the crop comes first: put it after {self.made[crop][0].split()[1]}")
+        crops = [step for _, step in self.made if isinstance(step, Geometry)]
+        if crops and crops[-1].fixed:
+            try:
+                Frame(tuple(crops))
+            except ValueError as error:
+                self.faults.append(f"{self.made[crop][0]}: {error}")
 
 
 def _name(transform: Any) -> str | None:
@@ -214,7 +234,14 @@ def _carried(transform: Any, twin: type[Geometry | Operation]) -> Made:
         found = _plain(name, getattr(transform, name, only))
         if name not in own and found != only:
             raise ValueError(f"{name} is {only!r}, not {found!r}")
-    return twin(**{name: _plain(name, getattr(transform, name)) for name in own if hasattr(transform, name)})
+    given = {name: _plain(name, getattr(transform, name)) for name in own if hasattr(transform, name)}
+    if twin is geometry.Resize and isinstance(given["size"], tuple) and len(given["size"]) == 1:
+        given["size"] = given["size"][0]
+    elif twin is geometry.RandomCrop and given["padding"] and ".v2." in type(transform).__module__:
+        # It has taken its argument apart.
+        left, right, top, bottom = given["padding"]
+        given["padding"] = (left, top, right, bottom)
+    return twin(**given)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -225,9 +252,8 @@ def _plain(name: str, value: Any) -> Any:
         return _INTERPOLATIONS.get(value, value)
     if name == "fill" and isinstance(value, dict):
         raise ValueError(f"fill is that of images, not one for each type: {value}")
-    if name == "padding" and (value is None or isinstance(value, Sequence)):
-        sides = tuple(value or [0])
-        return sides[0] if len(set(sides)) == 1 else sides
+    if name == "padding" and value is None:
+        return 0
     if isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(_plain(name, one) for one in value)
     if name == "fill" and isinstance(value, float) and value.is_integer():
