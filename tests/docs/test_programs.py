@@ -371,11 +371,12 @@ def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
 
 def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
-    train, evaluate, boxes, masks, changes, pairs, arrays, padded, stats = blocks(page)
+    train, evaluate, from_torchvision, boxes, masks, changes, pairs, arrays, padded, stats = blocks(page)
     names = run(page, [train], {"torch": torch})
     assert names["images"].shape[1:] == (3, 32, 32)
     assert names["images"].dtype == torch.bfloat16
     run(page, [evaluate], {"fr": fr, "val": fr.FastRecordDataset("val.frec")})
+    run(page, [from_torchvision])
     write_places(folder)
     moved = run(page, [boxes, masks], {"fr": fr, "torch": torch})
     assert_moved_as_by_torchvision(moved)
