@@ -75,11 +75,16 @@ fn float16(line: &Line, at: usize, value: u8) -> [u8; 2] {
     half::f16::from_f32_const(line.at(at, value)).to_le_bytes()
 }
 
-/// Rounds to the nearest, ties to even. The values are finite.
 #[inline(always)]
 fn bfloat16(line: &Line, at: usize, value: u8) -> [u8; 2] {
-    let bits = line.at(at, value).to_bits();
-    (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16).to_le_bytes()
+    bfloat16_of(line.at(at, value))
+}
+
+/// Rounds to the nearest, ties to even.
+#[inline(always)]
+pub(super) fn bfloat16_of(value: f32) -> [u8; 2] {
+    let bits = value.to_bits();
+    ((bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16) as u16).to_le_bytes()
 }
 
 vectorized! {

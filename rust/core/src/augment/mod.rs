@@ -5,12 +5,15 @@
 //! record: a list of [`Step`]s, which is a pure function of seed, epoch and position. Each kernel is a
 //! file of its own; it knows nothing of random numbers. Values are those of torchvision's v2 on uint8
 //! tensors: tests compare them.
+#![allow(clippy::inline_always)] // a loop becomes vectors only with all that it calls
 
 mod auto;
+mod blend;
 mod blur;
 mod canvas;
 mod flip;
 mod floats;
+mod gamma;
 mod grey;
 mod hue;
 mod jitter;
@@ -26,6 +29,7 @@ mod tone;
 mod vector;
 mod warp;
 
+pub use blend::{Blend, Mixing};
 pub use canvas::Canvas;
 pub use floats::{FloatType, ToFloat};
 pub use matrix::{IDENTITY, Matrix, product};
