@@ -37,10 +37,12 @@ __all__ = [
     "LoadPlan",
     "Loading",
     "LockedError",
+    "Mixing",
     "NewFieldWriter",
     "NoCommitError",
     "Payloads",
     "Reader",
+    "Recipe",
     "Salvage",
     "SchemaError",
     "UnsupportedVersionError",
@@ -157,6 +159,27 @@ def crop_image(
 def draw_crops(
     image: tuple[int, int], n: int, seed: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]: ...
+
+@final
+class Recipe:
+    def __new__(cls, operations: str, stream: str = "", view: int = 0) -> Self: ...
+    def draw(self, seed: int, epoch: int, position: int, size: tuple[int, int]) -> str: ...
+    def apply(self, image: NDArray[np.uint8], drawn: str) -> NDArray[np.uint8]: ...
+    def convert(self, image: NDArray[np.uint8], drawn: str) -> NDArray[np.uint8]: ...
+
+@final
+class Mixing:
+    def __new__(cls, operations: str) -> Self: ...
+    def draw(self, seed: int, epoch: int, position: int, size: tuple[int, int]) -> str: ...
+    @staticmethod
+    def apply(
+        blend: str,
+        dtype: str,
+        planar: bool,
+        size: tuple[int, int],
+        first: NDArray[np.uint8],
+        second: NDArray[np.uint8],
+    ) -> None: ...
 
 @final
 class Contents:

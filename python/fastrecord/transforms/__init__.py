@@ -13,6 +13,7 @@ from fastrecord.transforms.colours import ColorJitter, GaussianBlur, RandomAdjus
 from fastrecord.transforms.compose import RandomApply, RandomChoice, RandomOrder
 from fastrecord.transforms.decode import Decode
 from fastrecord.transforms.geometry import CenterCrop, FiveCrop, Geometry, Letterbox, Pad, RandomCrop, RandomResizedCrop, Resize
+from fastrecord.transforms.mixing import CutMix, Mixing, MixUp
 from fastrecord.transforms.moves import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
 from fastrecord.transforms.normalize import Normalize
 from fastrecord.transforms.operation import Operation
@@ -32,12 +33,15 @@ __all__ = [
     "BatchInfo",
     "CenterCrop",
     "ColorJitter",
+    "CutMix",
     "Decode",
     "FiveCrop",
     "GaussianBlur",
     "Geometry",
     "Letterbox",
     "Like",
+    "MixUp",
+    "Mixing",
     "Normalize",
     "Operation",
     "Pad",

@@ -70,7 +70,7 @@ mod _core {
     #[pymodule_export]
     use super::{default_threads, deliver_events, image_size, permute};
     #[pymodule_export]
-    use crate::augment::Recipe;
+    use crate::augment::{Mixing, Recipe};
     #[pymodule_export]
     use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_kinds};
     #[pymodule_export]

@@ -87,14 +87,17 @@ fn cut_mix(alpha: f64, (width, height): (usize, usize), random: &mut Random) -> 
 }
 
 impl Blend {
-    /// Changes the values of two images of one size, (width, height): channel by channel if `planar`.
+    /// Changes the values of two images of one size, (width, height), with any number of channels: one
+    /// after the other if `planar`.
     ///
     /// # Panics
     /// If the rectangle or the images do not fit the size.
     pub fn apply(&self, dtype: FloatType, planar: bool, size: (usize, usize), first: &mut [u8], second: &mut [u8]) {
-        let (pixel, planes) = if planar { (dtype.size(), 3) } else { (3 * dtype.size(), 1) };
-        let length = pixel * planes * size.0 * size.1;
-        assert!(first.len() == length && second.len() == length, "images of {size:?} have {length} bytes");
+        let channel = dtype.size() * size.0 * size.1;
+        let fits = first.len() == second.len() && first.len().is_multiple_of(channel.max(1));
+        assert!(fits, "images of {} and {} bytes of size {size:?}", first.len(), second.len());
+        let channels = first.len() / channel.max(1);
+        let (pixel, planes) = if planar { (dtype.size(), channels) } else { (channels * dtype.size(), 1) };
         match *self {
             Self::MixUp { share } => {
                 let shares = (share as f32, (1.0 - share) as f32);
