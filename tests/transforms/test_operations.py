@@ -107,8 +107,7 @@ OPERATIONS = [
 
 
 def draw(operations: Sequence[T.Operation], position: int, image: Image) -> tuple[Recipe, dict[str, Any]]:
-    recipe = Pipeline.of([T.RandomResizedCrop(224), *operations]).recipe("image")
-    assert recipe is not None
+    recipe = Recipe(json.dumps(Pipeline.of([T.RandomResizedCrop(224), *operations]).recipe()), "image")
     return recipe, json.loads(recipe.draw(1, 2, position, image.shape[:2]))
 
 
