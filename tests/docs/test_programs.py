@@ -29,6 +29,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastrecord as fr
+from fastrecord import transforms as T  # noqa: N812
 from fastrecord.train.__main__ import main as trainer
 from tests.support.packing import pack_with
 from tests.support.pictures import jpeg
@@ -61,9 +62,10 @@ SHORTER = {
     "(224": "(32",
     "batch_size=256": "batch_size=4",
     '.frec", 256,': '.frec", 4,',
-    "resize=256": "resize=40",
+    "Resize(256)": "Resize(40)",
     "num_workers=8": "num_workers=0",
     'device="cuda",': "",
+    'Delivery(device="cuda")': "Delivery()",
     "pin_memory=True": "pin_memory=False",
     "--model resnet18 --epochs 1": "--model squeezenet1_1 --epochs 1 --max-steps 2 --warmup-epochs 0",
     "--image-size 32": "--image-size 64",
@@ -371,15 +373,21 @@ def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
 
 def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
-    train, evaluate, from_torchvision, boxes, masks, changes, pairs, arrays, padded, stats = blocks(page)
+    train, evaluate, sample, from_torchvision, places, lines, changes, pairs, arrays, padded, stats = blocks(page)
     names = run(page, [train], {"torch": torch})
     assert names["images"].shape[1:] == (3, 32, 32)
     assert names["images"].dtype == torch.bfloat16
-    run(page, [evaluate], {"fr": fr, "val": fr.FastRecordDataset("val.frec")})
+    run(page, [evaluate], {"fr": fr, "T": T, "val": fr.FastRecordDataset("val.frec")})
     run(page, [from_torchvision])
     write_places(folder)
-    moved = run(page, [boxes, masks], {"fr": fr, "torch": torch})
-    assert_moved_as_by_torchvision(moved)
+    made = run(page, [sample], {"fr": fr, "T": T})["batch"]
+    assert {name: tuple(made[name].shape) for name in ("image", "small", "mask", "label")} == {
+        "image": (16, 3, 32, 32), "small": (16, 6, 3, 96, 96), "mask": (16, 32, 32), "label": (16,),
+    }  # fmt: skip
+    moved = run(page, [places], {"fr": fr, "T": T})
+    assert [len(rows) for rows in moved["boxes"]] == [int(kept.sum()) for kept in moved["batch"]["boxes_kept"]]
+    assert_moved_as_by_torchvision()
+    assert_moved_by_the_matrix(run(page, [lines], {"fr": fr, "T": T, "torch": torch}))
     run(page, [changes, stats], names)
     for field, side in (("lr", 60), ("hr", 240)):
         (folder / field).mkdir()
@@ -387,8 +395,8 @@ def test_the_page_on_the_loader_runs(folder: Path) -> None:
             Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(folder / field / f"{number}.png")
     pack_with([folder / "lr", folder / "hr"], folder / "images.frec", format="pairs")
     pack_with([folder / "lr", folder / "hr"], folder / "pairs.frec", format="pairs", decode="yes")
-    names = run(page, [pairs], {"fr": fr, "dataset": fr.FastRecordDataset("images.frec", image_field="lr")})
-    assert {name: tuple(batch.shape) for name, batch in names["images"].items()} == {
+    names = run(page, [pairs], {"fr": fr, "T": T, "dataset": fr.FastRecordDataset("images.frec", image_field="lr")})
+    assert {name: tuple(batch.shape) for name, batch in names["batch"].items()} == {
         "lr": (16, 3, 48, 48), "hr": (16, 3, 192, 192),
     }  # fmt: skip
     with fr.Writer(folder / "text.frec", fr.Schema({"tokens": fr.array("int64", (None,))})) as writer:
@@ -397,58 +405,69 @@ def test_the_page_on_the_loader_runs(folder: Path) -> None:
     names = run(page, [padded], {"fr": fr, "torch": torch})
     assert sorted(names["lengths"].tolist()) == list(range(8))
     assert torch.equal(names["mask"], names["tokens"] > 0)
-    names = run(page, [arrays], {"fr": fr})
+    names = run(page, [arrays], {"fr": fr, "T": T})
     assert {name: tuple(batch.shape) for name, batch in names["batch"].items()} == {
         "lr": (8, 24, 24, 3), "hr": (8, 96, 96, 3),
     }  # fmt: skip
 
 
 def write_places(folder: Path) -> None:
-    """Write images with boxes, and images with masks of a palette whose numbers lie where the boxes do."""
-    fields = {"image": fr.image(), "boxes": fr.array("float32", (None, 4))}
+    """Write images with boxes and with masks of a palette, and images with lines."""
+    scene = {"image": fr.image(), "mask": fr.image(), "boxes": fr.array("float32", (None, 4)), "label": "int64"}
     with (
-        fr.Writer(folder / "boxes.frec", fr.Schema(fields)) as boxes,
-        fr.Writer(folder / "masks.frec", fr.Schema({"image": fr.image(), "mask": fr.image()})) as masks,
+        fr.Writer(folder / "scenes.frec", scene) as scenes,
+        fr.Writer(folder / "lines.frec", {"image": fr.image(), "line": fr.array("float32", (4,))}) as lines,
     ):
         for number in range(16):
             height, width = 90 + number, 120 - number
             image = jpeg(width, height)
-            boxes.append({"image": image, "boxes": np.array([[10, 20, 40, 70], [50, number, 90, 30]], np.float32)})
             mask = Image.fromarray(np.random.default_rng(number).integers(0, 200, (height, width), np.uint8))
             mask.putpalette([255 - n // 3 for n in range(768)])
             buffer = io.BytesIO()
             mask.save(buffer, "PNG")
-            masks.append({"image": image, "mask": buffer.getvalue()})
+            boxes = np.array([[10, 20, 40, 70], [50, number, 90, 30]], np.float32)
+            scenes.append({"image": image, "mask": buffer.getvalue(), "boxes": boxes, "label": number})
+            lines.append({"image": image, "line": boxes[0]})
 
 
-def assert_moved_as_by_torchvision(names: dict[str, Any]) -> None:
+def assert_moved_as_by_torchvision() -> None:
     """Compare boxes and masks with transforms v2 of the same crop."""
-    found = []
+    stored = fr.FastRecordDataset("scenes.frec", fields=("mask", "boxes"), decode=None)
+    found: list[fr.transforms.BatchInfo] = []
 
-    def both(batch: Any, info: fr.transforms.BatchInfo) -> Any:
-        name, move = ("boxes", names["move_boxes"]) if "boxes" in batch else ("mask", names["move_masks"])
-        found.append((batch[name], move(batch, info)[name], info.views["image"]))
+    def keep(batch: Any, info: fr.transforms.BatchInfo) -> Any:
+        found.append(info)
         return batch
 
-    crop = fr.transforms.RandomResizedCrop(32)
-    for file, field in (("boxes.frec", "boxes"), ("masks.frec", "mask")):
-        data = fr.FastRecordDataset(file, fields=("image", field))
-        list(fr.FastRecordLoader(data, 16, image={"image": crop}, flip=True, batch_transform=both))
-    for before, after, view in found:
-        for value, moved, (height, width), box, flipped in zip(
-            before, after, view.sizes, view.boxes, view.flipped, strict=True
-        ):
-            left, top, right, bottom = (int(side) for side in box)
-            source: Any
-            if isinstance(value, bytes):
-                # As an image: masks are resized by the pixel left of and above the nearest one.
-                source = tv_tensors.Image(np.array(Image.open(io.BytesIO(value)))[None])
-            else:
-                source = tv_tensors.BoundingBoxes(value, format="XYXY", canvas_size=(int(height), int(width)))
-            nearest = v2.InterpolationMode.NEAREST_EXACT
-            wanted = v2.functional.resized_crop(source, top, left, bottom - top, right - left, [32, 32], nearest)
-            wanted = v2.functional.horizontal_flip(wanted) if flipped else wanted
-            torch.testing.assert_close(moved, wanted.as_subclass(torch.Tensor).reshape(moved.shape), atol=1e-3, rtol=0)
+    sample = {
+        "image": [T.RandomResizedCrop(32), T.RandomHorizontalFlip()],
+        "mask": T.Like("image", interpolation="nearest"),
+        "boxes": T.Like("image", boxes="xyxy"),
+    }
+    data = fr.FastRecordDataset("scenes.frec", fields=("image", "mask", "boxes"))
+    (batch,) = fr.FastRecordLoader(data, 16, sample=sample, batch_transform=keep)
+    view = found[0].views["image"]
+    for slot, row in enumerate(found[0].rows.tolist()):
+        height, width = view.sizes[slot].tolist()
+        left, top, right, bottom = (int(side) for side in view.boxes[slot])
+        mask = tv_tensors.Mask(np.array(Image.open(io.BytesIO(stored[row]["mask"]))))
+        boxes = tv_tensors.BoundingBoxes(stored[row]["boxes"], format="XYXY", canvas_size=(height, width))
+        for source, moved in ((mask, batch["mask"][slot]), (boxes, batch["boxes"][slot])):
+            wanted = v2.functional.resized_crop(source, top, left, bottom - top, right - left, [32, 32])
+            wanted = v2.functional.horizontal_flip(wanted) if view.matrix[slot, 0, 0] < 0 else wanted
+            torch.testing.assert_close(moved, wanted.as_subclass(torch.Tensor), atol=1e-3, rtol=0)
+
+
+def assert_moved_by_the_matrix(names: dict[str, Any]) -> None:
+    """Compare the lines that the page moves with each end, moved alone."""
+    matrices = np.random.default_rng(0).normal(0, 0.001, (3, 3, 3)) + np.eye(3)
+    view = T.ViewInfo(np.full((3, 2), 100), np.zeros((3, 4)), matrices, (32, 32))
+    info = T.BatchInfo(0, 0, np.arange(3), np.arange(3), {"image": view})
+    line = np.array([10, 20, 40, 70], np.float32)
+    moved = names["move_lines"]({"line": torch.from_numpy(line).repeat(3, 1)}, info)["line"]
+    for matrix, found in zip(matrices, moved, strict=True):
+        ends = [matrix @ (x, y, 1) for x, y in line.reshape(2, 2)]
+        np.testing.assert_allclose(found, np.concatenate([end[:2] / end[2] for end in ends]), rtol=1e-4)
 
 
 def test_the_programs_of_the_page_on_training_run() -> None:
