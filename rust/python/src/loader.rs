@@ -12,6 +12,7 @@ use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::augment::Mixing;
 use crate::convert::buffers::{BatchMemory, lend, release_lent};
 use crate::convert::images::Decoding;
 use crate::convert::indices::positions as numbers;
@@ -45,6 +46,7 @@ fn output(given: &Given) -> PyResult<Output> {
 ///     outputs: For each output what becomes of its images, as `fastrecord.transforms` describes it in JSON;
 ///         None: its values are stacked, which are scalars, or arrays of a fixed shape.
 ///     decoding: How images are decoded, a `fastrecord.Decoding`.
+///     mixing: What is done to pairs of records: record i and the last but i.
 ///     verify: When to check payloads against their CRCs, as in `Reader`.
 ///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
@@ -73,17 +75,21 @@ impl LoadPlan {
 #[pymethods]
 impl LoadPlan {
     #[new]
-    #[pyo3(signature = (files, outputs, *, decoding = None, verify = Check(Verify::Once), spares = 4))]
+    #[pyo3(signature = (files, outputs, *, decoding = None, mixing = None, verify = Check(Verify::Once), spares = 4))]
     fn new(
         files: Vec<(PyRef<'_, Reader>, Vec<String>)>,
         outputs: Vec<Given>,
         decoding: Option<Decoding>,
+        mixing: Option<PyRef<'_, Mixing>>,
         verify: Check,
         spares: usize,
     ) -> PyResult<Self> {
         let outputs: Vec<Output> = outputs.iter().map(output).collect::<PyResult<_>>()?;
         let decode = decoding.map_or_else(|| Ok(DecodeOptions::default()), |decoding| decoding.options())?;
-        let plan = CoreLoadPlan::new(files_of(files)?, &outputs, decode, verify.0).map_err(to_py)?;
+        let mut plan = CoreLoadPlan::new(files_of(files)?, &outputs, decode, verify.0).map_err(to_py)?;
+        if let Some(mixing) = mixing {
+            plan = plan.mixed(mixing.0.clone()).map_err(to_py)?;
+        }
         let spare = Mutex::new(BufferPool::new(spares));
         Ok(Self { plan: Arc::new(plan), counters: Arc::default(), blocks: spares, spares: spare })
     }

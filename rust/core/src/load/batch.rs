@@ -40,6 +40,8 @@ pub(crate) type Fill<'a> = Box<dyn FnMut(&Located, &mut Task<'_>) + 'a>;
 pub(crate) trait Plan: Debug + Send + Sync {
     /// The number of images in a row, whose crops depend on seed, epoch and positions.
     fn images(&self) -> usize;
+    /// Whether pairs of rows are mixed when both are complete.
+    fn mixes(&self) -> bool;
     /// The number of rows.
     fn rows(&self) -> u64;
     /// The error for a row that does not exist.

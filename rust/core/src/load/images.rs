@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::augment::{Canvas, Cut, Drawn, Matrix, Pixels, Plane, Sample, Step, product};
+use crate::augment::{Canvas, Cut, Drawn, Matrix, Mixing, Pixels, Plane, Sample, Step, ToFloat, product};
 use crate::error::damage::Damage;
 use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
@@ -195,6 +195,22 @@ impl Images {
             add(&counters.resize_nanos, nanos(timings.resize));
         }
         Ok(())
+    }
+
+    /// Returns the output that is mixed with those of other records, if it can be.
+    pub(super) fn mixed(&self) -> Option<(&Placed, &ToFloat)> {
+        let placed = self.outputs.first().filter(|placed| placed.output.views.len() == 1)?;
+        Some((placed, placed.output.to_float()?))
+    }
+
+    /// Mixes the images of a record with those of its pair, if that is complete.
+    pub(super) fn mix(&self, mixing: &Mixing, task: &mut Task<'_>) {
+        let (batch, Some((placed, to_float))) = (task.batch, self.mixed()) else { return };
+        let (size, first) = (placed.output.size(), batch.positions.first().copied().unwrap_or_default());
+        task.part.give(placed.at, |one, two| {
+            let (blend, _) = mixing.draw(batch.seed, batch.epoch, first, size);
+            blend.apply(to_float.dtype, to_float.planar, size, one, two);
+        });
     }
 
     /// Records the error of a row, which is a part of its own, and fills its images with zeros.

@@ -90,11 +90,12 @@ impl Loader {
         if !bytes.iter().eq(buffers.iter().map(BatchBuffer::len).collect::<Vec<_>>().iter()) {
             return Err(Error::Plan(format!("{} rows need buffers of {bytes:?} bytes", rows.len())));
         }
+        let parts = PartQueue::new(buffers, rows.len(), plan.granularity().max(1));
         let batch = Arc::new(Batch {
             seed,
             epoch,
             images: (0..rows.len() * plan.images()).map(|_| AtomicU64::new(0)).collect(),
-            parts: PartQueue::new(buffers, rows.len(), plan.granularity().max(1)),
+            parts: if plan.mixes() { parts.in_pairs() } else { parts },
             rows,
             positions,
             ahead,

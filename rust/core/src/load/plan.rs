@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::augment::Sample;
+use crate::augment::{Mixing, Sample};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::image::DecodeOptions;
@@ -32,6 +32,8 @@ pub struct LoadPlan {
     images: Images,
     stacks: Stacks,
     row_bytes: Vec<usize>,
+    /// What is done to pairs of records.
+    mixing: Option<Mixing>,
     disk: DiskWatch,
 }
 
@@ -98,7 +100,18 @@ impl LoadPlan {
             row_bytes[at] = bytes;
         });
         let (sources, stacks) = (Sources::new(files, located)?, Stacks::new(stacks, verify));
-        Ok(Self { sources, images, stacks, row_bytes, disk: DiskWatch::default() })
+        Ok(Self { sources, images, stacks, row_bytes, mixing: None, disk: DiskWatch::default() })
+    }
+
+    /// Also mixes the images of pairs of records, of the first image output.
+    ///
+    /// # Errors
+    /// It has no floats, or several views.
+    pub fn mixed(self, mixing: Mixing) -> Result<Self> {
+        if self.images.mixed().is_none() {
+            return Err(Error::Plan("what is mixed is an output of floats, of one view".to_owned()));
+        }
+        Ok(Self { mixing: Some(mixing), ..self })
     }
 
     /// Starts `threads` threads.
@@ -171,12 +184,19 @@ impl LoadPlan {
             });
         }
         add(&task.counters.records, rows.len() as u64);
+        if let (Some(mixing), false) = (&self.mixing, rows.is_empty()) {
+            self.images.mix(mixing, task);
+        }
     }
 }
 
 impl Plan for LoadPlan {
     fn images(&self) -> usize {
         self.images.len()
+    }
+
+    fn mixes(&self) -> bool {
+        self.mixing.is_some()
     }
 
     fn rows(&self) -> u64 {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
 use crate::memory;
-use crate::parallel::sync::atomic::{AtomicUsize, Ordering};
+use crate::parallel::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::parallel::sync::{Arc, Mutex, lock};
 
 /// A cache line; also suits the widest vector instructions.
@@ -186,6 +186,8 @@ pub(crate) struct PartQueue {
     starts: Vec<(Address, usize)>,
     next: AtomicUsize,
     done: AtomicUsize,
+    /// Whether one row of a pair was given away; see [`Part::give`].
+    given: Vec<AtomicBool>,
     /// The owner of the memory; empty once it was taken.
     buffers: Mutex<Vec<BatchBuffer>>,
 }
@@ -216,7 +218,15 @@ impl PartQueue {
         assert!(rows > 0 && run > 0 && buffers.iter().all(|b| b.len().is_multiple_of(rows)), "buffers of {rows} rows");
         let starts = buffers.iter().map(|b| (Address(b.as_ptr()), b.len() / rows)).collect();
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { rows, run, count: rows.div_ceil(run), starts, next, done, buffers: Mutex::new(buffers) }
+        let given = Vec::new();
+        Self { rows, run, count: rows.div_ceil(run), starts, next, done, given, buffers: Mutex::new(buffers) }
+    }
+
+    /// Allows [`Part::give`].
+    #[must_use]
+    pub(crate) fn in_pairs(self) -> Self {
+        let given = (0..self.rows / 2).map(|_| AtomicBool::new(false)).collect();
+        Self { given, ..self }
     }
 
     /// Claims the next part.
@@ -256,6 +266,26 @@ impl PartQueue {
 }
 
 impl Part<'_> {
+    /// Gives the only row of this part away, which is complete. The pair of row i is the last but i: whoever
+    /// gives the second one of a pair calls `work` with both rows of that buffer.
+    ///
+    /// # Panics
+    /// If the part has several rows.
+    pub(crate) fn give(&mut self, buffer: usize, work: impl FnOnce(&mut [u8], &mut [u8])) {
+        assert_eq!(self.rows.len(), 1, "a part of one row");
+        let (row, other) = (self.rows.start, self.parts.rows - 1 - self.rows.start);
+        self.bytes.clear();
+        let Some(given) = self.parts.given.get(row.min(other)).filter(|_| row != other) else { return };
+        // Release: our row is complete. Acquire: the other one is.
+        if given.swap(true, Ordering::AcqRel) {
+            let (start, len) = self.parts.starts[buffer];
+            // SAFETY: these are two rows of one buffer. The parts that claimed them have ended their slices, each before
+            // it swapped, and no other thread swaps a third time. The buffer stays until this part is dropped.
+            let [one, two] = [row, other].map(|row| unsafe { std::slice::from_raw_parts_mut(start.0.add(row * len), len) });
+            work(one, two);
+        }
+    }
+
     /// Fills a row with zeros, in each buffer.
     pub(crate) fn clear(&mut self, row: usize) {
         let at = row - self.rows.start;
@@ -298,6 +328,28 @@ mod tests {
         // SAFETY: nothing else uses the buffer, and all of it was written.
         let bytes = unsafe { std::slice::from_raw_parts(buffers[0].as_ptr(), buffers[0].len()) };
         assert!(bytes.chunks(7).enumerate().all(|(i, part)| part.iter().all(|&b| usize::from(b) == i)));
+    }
+
+    #[test]
+    fn each_pair_of_rows_is_handed_out_once_when_both_are_complete() {
+        let spares = BufferPool::new(1);
+        for rows in [1, 2, 7, 64] {
+            let parts = PartQueue::new(vec![spares.take(3 * rows).unwrap()], rows, 1).in_pairs();
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        while let Some(mut part) = parts.claim() {
+                            let row = u8::try_from(part.rows.start).unwrap();
+                            part.bytes[0].fill(row);
+                            part.give(0, |one, two| one.swap_with_slice(two));
+                        }
+                    });
+                }
+            });
+            let mut buffers = parts.take();
+            let bytes = buffers[0].bytes_mut();
+            assert!(bytes.chunks(3).rev().enumerate().all(|(row, bytes)| bytes == [row as u8; 3]), "{bytes:?}");
+        }
     }
 
     #[test]
