@@ -216,6 +216,10 @@ class BatchMaker:
             moved = move_places(value, like, group.views(part)[like.of], self._ragged.get(name, "list"))
             read[name], read[f"{name}_kept"] = moved
         found |= {name: self._destination.send(value) for name, value in read.items()}
+        if (mixer := self.outputs.mixer) is not None:
+            (name,) = sample.pictures
+            slots = np.arange(len(group.request.rows))[part]
+            found[name], found[mixer.label] = mixer.apply(group.request, slots, found[name], found[mixer.label])
         kept = [f"{name}_kept" for name in sample.places]
         columns = {name: found[name] for name in (*self.outputs.fields, *kept)}
         if self._dataset.fields is not None or not sample.single:

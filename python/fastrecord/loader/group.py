@@ -83,7 +83,11 @@ class Group:
             whole = [_tensor(memory, *kind) for memory, kind in zip(made, self._kinds, strict=True)]
         self._memory = None
         if failures and self._outputs.foreign is not None:
+            failed = [slot for slot, _ in failures]
             failures = self._outputs.foreign.fill(self.request, self._clock, self._load, whole, failures)
+            if (mixer := self._outputs.mixer) is not None and not mixer.on_device:
+                left = [slot for slot, _ in failures]
+                mixer.fill(self.request, whole[0], set(failed) - set(left), left)
         self.failures = failures
         if self._destination.copies:
             whole = [self._destination.copy(tensor) for tensor in whole]

@@ -26,6 +26,7 @@ from fastrecord.loader.batch_maker import BatchMaker
 from fastrecord.loader.batch_source import make_source
 from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
+from fastrecord.loader.mixer import Mixer
 from fastrecord.loader.outputs import Outputs
 from fastrecord.loader.replacements import refuse_arguments
 from fastrecord.loader.sample import Given, Sample
@@ -109,6 +110,10 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             outputs and of all other fields. A list makes the output of the field of that name, `View` an
             output of another field, and `Like` what follows an output through its crop and moves. Pixels that
             boxes and masks of other fields describe are not moved.
+        batch: `transforms.MixUp`, `CutMix`, or a list of them, of which one is chosen for each batch: images, which
+            must be floats, are mixed in pairs, by the threads, or by the device that makes floats of them.
+            Labels become float32 (B, classes). What is mixed depends on the batch, and so on the number of
+            ranks; records that were skipped leave their partners as they are.
         batch_transform: Called with each batch, on its device, and a `transforms.BatchInfo`; its
             return value is the batch. For example `transforms.PairedRandomCrop(32)`. Runs in the
             consumer's thread.
@@ -136,6 +141,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         shuffle: Shuffle | None = None,
         seed: int | None = None,
         sample: Given | None = None,
+        batch: Any = None,
         batch_transform: Callable[[Any, BatchInfo], Any] | None = None,
         threads: int | None = None,
         on_error: OnError = "raise",
@@ -158,7 +164,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         self._delivery = delivery or Delivery()
         self._destination = Destination(self._delivery)
         self._skipper = Skipper(as_skip(on_error), dataset)
-        self._sample = sample
+        self._sample, self._batch = sample, batch
         self.batch_transform = batch_transform
         self._maker = self._make()
         self._plan: LoadPlan | None = self._maker.plan()
@@ -177,7 +183,11 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if self._delivery.dtype is not None and self._destination.in_threads is None:
             for picture in sample.pictures.values():
                 _ = picture.pipeline.converted(ToFloat()) if picture.is_colours else None  # refused if it is twice
-        outputs = Outputs(self._dataset, sample)
+        mixer = None
+        if self._batch is not None:
+            on_device = self._delivery.dtype is not None and self._destination.copies
+            mixer = Mixer(self._dataset, sample, self._batch, on_device=on_device)
+        outputs = Outputs(self._dataset, sample, mixer)
         return BatchMaker(self._dataset, outputs, self._destination, self._delivery)
 
     def _change(self, **changed: Any) -> None:
@@ -402,6 +412,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         """Describe the data and the order."""
         made = {
             "sample": self._sample,
+            "batch": self._batch,
             "batch_transform": self._batch_transform,
             "device": self._destination.device,
         }

@@ -15,6 +15,7 @@ from fastrecord._core import CorruptFileError, LoadPlan
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.dataset.decoding import Decoding
 from fastrecord.loader.foreign import Failures, Foreign
+from fastrecord.loader.mixer import Mixer
 from fastrecord.loader.sample import Sample
 
 # Steps that cost some microseconds at any size are done once for this many bytes of batches ...
@@ -29,9 +30,10 @@ class Outputs:
     Args:
         dataset: The files, the fields of a batch, and how images are decoded.
         sample: What becomes of images, and what follows them.
+        mixer: What is done to the pairs of batches.
 
     Attributes:
-        sample: The same.
+        sample, mixer: The same.
         fields: The columns of a batch, in order.
         read: The fields that batches are made of.
         labels: The field of labels that differ from the stored values.
@@ -42,8 +44,8 @@ class Outputs:
         foreign: Decodes images that the core cannot decode; None if they are errors.
     """
 
-    def __init__(self, dataset: FastRecordDataset, sample: Sample) -> None:
-        self._dataset, self.sample = dataset, sample
+    def __init__(self, dataset: FastRecordDataset, sample: Sample, mixer: Mixer | None) -> None:
+        self._dataset, self.sample, self.mixer = dataset, sample, mixer
         self._as_of = dataset.decode, dataset.target_transform
         selection, schema = dataset.selection, dataset.readers[0].schema
         pictures, used = sample.pictures, sample.fields
@@ -99,6 +101,7 @@ class Outputs:
             [(reader, fields) for reader in self._dataset.readers],
             [pictures[name].spec(list(pictures)) if name in pictures else None for name in self.kinds],
             decoding=self.decoding,
+            mixing=self.mixer.mixing.core if self.mixer and not self.mixer.on_device else None,
             verify=self._dataset.verify,
             spares=spares,
         )

@@ -92,13 +92,27 @@ class Mixing:
         """What the core draws from."""
         return _core.Mixing(json.dumps([one.spec() for one in self.operations]))
 
-    def labels(self, labels: torch.Tensor, share: float, mixed: torch.Tensor) -> torch.Tensor:
+    def draw(self, seed: int, epoch: int, position: int, size: tuple[int, int]) -> tuple[dict[str, Any], float]:
+        """Return what is done to a batch, and the weight of a record's own class.
+
+        Args:
+            seed, epoch: Of the order.
+            position: Of the batch's first record.
+            size: Height and width of its images.
+
+        Returns:
+            {"op": "MixUp", "share"}, or {"op": "CutMix", "x", "y", "width", "height"}; and the weight.
+        """
+        drawn = json.loads(self.core.draw(seed, epoch, position, size))
+        return drawn["blend"], drawn["share"]
+
+    def labels(self, labels: torch.Tensor, share: float, partners: torch.Tensor) -> torch.Tensor:
         """Return the classes of each record with their weights.
 
         Args:
-            labels: Numbers of classes, int64 (B,), on the CPU.
+            labels: Numbers of classes, int64 (B,).
             share: The weight of a record's own class.
-            mixed: Which records were mixed with their partners, bool (B,). Others have their own class only.
+            partners: The record that each was mixed with, int64 (B,); itself, if with none.
 
         Returns:
             float32 (B, num_classes), new; the sum of a row is 1.
@@ -114,11 +128,10 @@ class Mixing:
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             found = f"{int(labels.min())} to {int(labels.max())}"
             raise ValueError(f"labels are from 0 to {self.num_classes - 1}, below num_classes, not {found}")
-        rest = torch.where(mixed, 1.0 - share, 0.0)[:, None]
-        own = torch.where(mixed, share, 1.0)[:, None]
-        made = torch.zeros(len(labels), self.num_classes)
-        made.scatter_add_(1, labels.flip(0)[:, None], rest)
-        return made.scatter_add_(1, labels[:, None], own)
+        made = torch.zeros(len(labels), self.num_classes, device=labels.device)
+        for numbers, weight in ((labels, share), (labels[partners], 1 - share)):
+            made.scatter_add_(1, numbers[:, None], torch.full((len(labels), 1), weight, device=labels.device))
+        return made
 
     @staticmethod
     def images(images: torch.Tensor, blend: Mapping[str, Any]) -> torch.Tensor:
