@@ -105,7 +105,7 @@ def test_pairs_become_what_torchvision_makes_of_them_with_the_same_numbers(
             given = {"box": box, "lam_adjusted": share}
         monkeypatch.setattr(theirs, "make_params", lambda _, given=given: given)
         made = blended(images, blend, planar=False)
-        weights = mixing.labels(labels, share, torch.ones(8, dtype=torch.bool))
+        weights = mixing.labels(labels, share, torch.arange(8).flip(0))
         for first in range(4):
             # torchvision mixes neighbours: in a batch of two, those are partners.
             two = torch.tensor([first, 7 - first])
@@ -117,11 +117,11 @@ def test_pairs_become_what_torchvision_makes_of_them_with_the_same_numbers(
 def test_labels_of_records_without_a_partner_are_one_hot() -> None:
     mixing = Mixing.of([MixUp(), CutMix(num_classes=4)])
     labels = torch.tensor([0, 1, 2, 3, 3])
-    made = mixing.labels(labels, 0.75, torch.tensor([True, False, False, True, True]))
+    made = mixing.labels(labels, 0.75, torch.tensor([4, 1, 2, 1, 0]))
     wanted = [[0.75, 0, 0, 0.25], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0.25, 0, 0.75], [0.25, 0, 0, 0.75]]
     assert made.dtype == torch.float32
     torch.testing.assert_close(made, torch.tensor(wanted))
-    assert Mixing.of(MixUp(), 4).labels(labels[:0], 0.5, torch.zeros(0, dtype=torch.bool)).shape == (0, 4)
+    assert Mixing.of(MixUp(), 4).labels(labels[:0], 0.5, torch.zeros(0, dtype=torch.int64)).shape == (0, 4)
 
 
 def draws(operations: list[MixUp | CutMix], count: int, size: tuple[int, int] = (100, 200)) -> list[dict[str, Any]]:
@@ -233,14 +233,14 @@ def test_bad_arguments_are_refused(make: Any, error: type[Exception], message: s
 
 
 def test_bad_labels_are_refused() -> None:
-    mixed = torch.ones(2, dtype=torch.bool)
+    partners = torch.tensor([1, 0])
     with pytest.raises(ValueError, match="number of classes is unknown"):
-        Mixing.of([MixUp()]).labels(torch.tensor([0, 1]), 0.5, mixed)
+        Mixing.of([MixUp()]).labels(torch.tensor([0, 1]), 0.5, partners)
     for labels in (torch.tensor([0, 3]), torch.tensor([-1, 0])):
         with pytest.raises(ValueError, match="labels are from 0 to 2, below num_classes, not"):
-            Mixing.of([MixUp()], 3).labels(labels, 0.5, mixed)
+            Mixing.of([MixUp()], 3).labels(labels, 0.5, partners)
     with pytest.raises(TypeError, match="labels are int64"):
-        Mixing.of([MixUp()], 3).labels(torch.tensor([0.0, 1.0]), 0.5, mixed)
+        Mixing.of([MixUp()], 3).labels(torch.tensor([0.0, 1.0]), 0.5, partners)
 
 
 @pytest.mark.parametrize(
