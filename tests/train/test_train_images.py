@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from torchvision.transforms import v2
 import fastrecord as fr
 import fastrecord.transforms as T  # noqa: N812 - as torchvision's users write
 from fastrecord.train import TrainConfig, TrainError, train
-from fastrecord.train.batches.native import make_sample
+from fastrecord.train.batches.native import make_mixing, make_sample
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
-from fastrecord.train.meters import read_metrics
+from fastrecord.train.learner import Learner
+from fastrecord.train.meters import TrainMeter, correct_guesses, read_metrics
 from fastrecord.train.schedule import LearningRate
 from fastrecord.transforms import Normalize
 from tests.support.training import losses, numbers_of, small_config, write_numbered
@@ -151,6 +153,9 @@ def test_a_rectangle_of_some_images_gets_the_mean_colour(colours: Path, tmp_path
         ({"augment": "autoaugment"}, "augment is 'autoaugment': it must be one of imagenet, trivialaugment, randaug"),
         ({"random_erasing": 1.5}, r"random_erasing is 1.5: it must be in \[0, 1\]"),
         ({"random_erasing": 0.1, "loader": "torch"}, "random_erasing is 0.1: it must be 0 with loader torch"),
+        ({"mixup": -0.1}, "mixup is -0.1: it must be at least 0 and finite"),
+        ({"cutmix": math.inf}, "cutmix is inf: it must be at least 0 and finite"),
+        ({"mixup": 0.2, "loader": "torch"}, "mixup is 0.2: it must be 0 with loader torch: only the native loader mix"),
         ({"repeated_augmentation": 0}, "repeated_augmentation is 0: it must be at least 1"),
         (
             {"repeated_augmentation": 2, "shuffle": "blocks"},
@@ -161,6 +166,60 @@ def test_a_rectangle_of_some_images_gets_the_mean_colour(colours: Path, tmp_path
 def test_augmentation_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(train="x", **options)
+
+
+# Mixing
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_images_are_mixed_in_pairs_with_their_labels(
+    accumulate: int, colours: Path, held_out: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"mixup": 0.8, "cutmix": 1.0, "val": str(held_out), "accumulate": accumulate}
+    config = small_config(colours, tmp_path, batch_size=10, **options)
+    batches = drawn(config)[0]
+    plain = drawn(dataclasses.replace(config, mixup=0.0, cutmix=0.0))[0]
+    kinds = set()
+    for (images, labels), (_, classes) in zip(batches, plain, strict=True):
+        assert (images.dtype, labels.dtype, labels.shape) == (torch.float32, torch.float32, (10, 4))
+        torch.testing.assert_close(labels.sum(1), torch.ones(10))
+        assert (labels.gather(1, classes[:, None]) > 0).any()
+        kinds.add(int((labels > 0).sum(1).max()))
+    assert kinds == {2}
+    for images, labels in drawn(config, training=False)[0]:
+        assert (images.dtype, labels.dtype, labels.ndim) == (torch.uint8, torch.int64, 1)
+
+
+def test_each_batch_gets_one_of_the_two() -> None:
+    config = TrainConfig(train="x", mixup=0.2, cutmix=1.0)
+    assert make_mixing(config, 7) == [T.MixUp(0.2, num_classes=7), T.CutMix(1.0, num_classes=7)]
+    assert make_mixing(dataclasses.replace(config, mixup=0.0), 7) == [T.CutMix(1.0, num_classes=7)]
+    assert make_mixing(TrainConfig(train="x"), 7) is None
+    cut = dataclasses.replace(config, mixup=0.0)
+    assert not [step for step in make_sample(cut, 32, training=True) if isinstance(step, T.ToFloat)]
+
+
+def test_a_guess_of_the_class_with_the_larger_share_counts() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 0.0, 1.0]])
+    labels = torch.tensor([[0.4, 0.6, 0.0], [0.2, 0.0, 0.8], [0.0, 0.0, 1.0]])
+    assert int(correct_guesses(logits, labels)[0]) == 2
+
+
+def test_the_loss_of_mixed_labels_is_the_mean_over_their_shares(tmp_path: Path) -> None:
+    config = small_config(tmp_path, tmp_path, label_smoothing=0.1)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 5))
+    images = torch.randint(0, 256, (6, 3, 4, 4), dtype=torch.uint8)
+    first, second = torch.randint(0, 5, (6,)), torch.randint(0, 5, (6,))
+    share = 0.3
+
+    def loss(labels: torch.Tensor) -> float:
+        learner, meter = Learner(module, config, ALONE), TrainMeter(ALONE)
+        learner.step([(images, labels)], learning_rate=0.0, meter=meter)
+        meter.collect()
+        return meter.epoch.loss
+
+    mixed = share * torch.nn.functional.one_hot(first, 5) + (1 - share) * torch.nn.functional.one_hot(second, 5)
+    assert loss(mixed) == pytest.approx(share * loss(first) + (1 - share) * loss(second), rel=1e-5)
 
 
 # Repeated augmentation
@@ -185,6 +244,9 @@ def test_a_run_with_all_of_it_goes_on_in_mid_epoch_bit_for_bit(colours: Path, he
         "val": str(held_out),
         "augment": "trivialaugment",
         "random_erasing": 0.3,
+        "mixup": 0.2,
+        "cutmix": 1.0,
+        "label_smoothing": 0.1,
         "repeated_augmentation": 4,
         "image_size": [32, 40],
         "ema_decay": 0.97,

@@ -70,6 +70,10 @@ class TrainConfig:
             the shorter side to `image_size` and centre crop.
         random_erasing: Probability with which a rectangle of a training image is erased, with the native
             loader.
+        mixup: Alpha of MixUp, which blends pairs of training images and their labels, with the native
+            loader; 0: none.
+        cutmix: Alpha of CutMix, which exchanges a rectangle between pairs, likewise. With both, each batch
+            gets one of them.
         repeated_augmentation: How many times in a row a record comes in training, each time with other
             draws. An epoch has as many steps as without, and so fewer records.
         loader: "native": FastRecordLoader, whose threads decode in the training process. "torch":
@@ -149,6 +153,8 @@ class TrainConfig:
     eval_resize: int | None = None
     augment: Augment = "imagenet"
     random_erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
     repeated_augmentation: int = 1
     loader: LoaderKind = "native"
     parallel: Parallel = "ddp"
@@ -202,7 +208,7 @@ class TrainConfig:
             self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         for name in ("checkpoint_every", "threads"):
             self._check(name, (getattr(self, name) or 0) >= 0, "at least 0")
-        for name in ("lr", "momentum", "weight_decay", "lr_gamma"):
+        for name in ("lr", "momentum", "weight_decay", "lr_gamma", "mixup", "cutmix"):
             self._check(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
         given = self.lr_step_epochs
         drops = [0, given] if isinstance(given, int) else [0, *given]
@@ -224,6 +230,10 @@ class TrainConfig:
             ),
             ("random_erasing", 0 <= self.random_erasing <= 1, "in [0, 1]"),
             ("random_erasing", native or not self.random_erasing, "0 with loader torch: only the native loader erases"),
+            *(
+                (name, native or not getattr(self, name), "0 with loader torch: only the native loader mixes")
+                for name in ("mixup", "cutmix")
+            ),
             (
                 "repeated_augmentation",
                 self.repeated_augmentation == 1 or self.shuffle == "full",

@@ -89,11 +89,13 @@ def correct_guesses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.T
 
     Args:
         logits: Float, (B, classes).
-        labels: int64, (B,).
+        labels: int64, (B,); or of mixed images float, (B, classes): the class of the largest share.
 
     Returns:
         Two int64 scalars on the device of `logits`.
     """
+    if labels.ndim == 2:
+        labels = labels.argmax(1)
     hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
     return hits[:, 0].sum(), hits.sum()
 

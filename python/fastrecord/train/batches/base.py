@@ -56,7 +56,8 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Iterate over this rank's batches of an epoch.
 
-        A batch has images (B, 3, S, S), uint8, or normalised floats, and labels, int64 (B,).
+        A batch has images (B, 3, S, S), uint8, or normalised floats, and labels, int64 (B,), or
+        of mixed images float32 (B, classes).
 
         After `load_state_dict`, the first call continues from the state. One iteration at a time.
         """

@@ -18,8 +18,11 @@ from fastrecord.loader.stats import LoaderStats
 from fastrecord.train.batches.base import LISTED, Batch, Batches
 from fastrecord.train.config import TrainConfig, TrainError
 from fastrecord.train.distributed import Ranks
+from fastrecord.train.labels import class_names
 from fastrecord.transforms import (
     CenterCrop,
+    CutMix,
+    MixUp,
     RandAugment,
     RandomErasing,
     RandomHorizontalFlip,
@@ -57,11 +60,27 @@ def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Trans
         steps.append(TrivialAugmentWide(interpolation="bilinear"))
     elif config.augment == "randaugment":
         steps.append(RandAugment(interpolation="bilinear"))
+    if config.random_erasing or config.mixup:
+        steps.append(ToFloat(_FLOATS[config.amp], layout="channels_last" if config.channels_last else "nchw"))
     if config.random_erasing:
         # As in torchvision's trainer, a rectangle gets the mean colour, which is 0 after normalisation.
-        layout = "channels_last" if config.channels_last else "nchw"
-        steps += [ToFloat(_FLOATS[config.amp], layout=layout), RandomErasing(config.random_erasing)]
+        steps.append(RandomErasing(config.random_erasing))
     return steps
+
+
+def make_mixing(config: TrainConfig, classes: int) -> list[MixUp | CutMix] | None:
+    """Return what mixes the images of a training batch, of which each batch gets one; None for nothing.
+
+    Args:
+        config: The alphas.
+        classes: Number of classes.
+    """
+    mixing: list[MixUp | CutMix] = []
+    if config.mixup:
+        mixing.append(MixUp(config.mixup, num_classes=classes))
+    if config.cutmix:
+        mixing.append(CutMix(config.cutmix, num_classes=classes))
+    return mixing or None
 
 
 class NativeBatches(Batches):
@@ -89,6 +108,7 @@ class NativeBatches(Batches):
             dataset,
             batch_sampler=self._sampler,
             sample=make_sample(config, self._size, training=training),
+            batch=make_mixing(config, len(class_names(dataset))) if training else None,
             threads=config.threads,
             delivery=Delivery(device=ranks.device if ranks.device.type == "cuda" else None),
             on_error=Skip(limit=config.max_skipped, handler=self._note_skipped)
