@@ -177,10 +177,10 @@ def test_a_recipe_is_a_settings_file_by_name_whose_settings_the_command_line_rep
 
 
 def test_an_unknown_recipe_is_refused_with_the_names_of_those_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"there is no recipe 'resnet': the recipes are .*resnet50-v1"):
+    with pytest.raises(ValueError, match="there is no recipe 'resnet': the recipes are resnet50-v1, resnet50-v2"):
         TrainConfig.from_recipe("resnet", train="x")
     for command, message in (
-        (["--recipe", "resnet", "a"], "'resnet50-v1'"),
+        (["--recipe", "resnet", "a"], "'resnet' is not one of 'resnet50-v1', 'resnet50-v2'"),
         (["--recipe", "resnet50-v1", "--config", "a.toml", "a"], "give --recipe or --config, not both"),
         (["--recipe", "resnet50-v1"], "Missing argument 'TRAIN.frec...'"),
         (["--show", "a"], "--show prints a settings file: give --recipe or --config"),
@@ -217,6 +217,43 @@ def test_the_recipe_of_90_epochs_scales_warms_up_and_drops_as_published() -> Non
         assert [rate(step) / peak for step in (3000, 5999, 6000, 7999, 8000, 8999)] == pytest.approx(
             [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
         )
+
+
+def test_the_newer_recipe_is_that_of_torchvisions_weights() -> None:
+    config = TrainConfig.from_recipe("resnet50-v2", train="x")
+    assert config == TrainConfig(
+        train="x",
+        model="resnet50",
+        epochs=600,
+        image_size=176,
+        eval_size=224,
+        eval_resize=232,
+        augment="trivialaugment",
+        random_erasing=0.1,
+        mixup=0.2,
+        cutmix=1.0,
+        repeated_augmentation=4,
+        label_smoothing=0.1,
+        global_batch=1024,
+        batch_size=128,
+        lr=0.125,
+        warmup_epochs=5,
+        warmup_start=0.01,
+        momentum=0.9,
+        weight_decay=2e-5,
+        decay_norm_bias=False,
+        ema_decay=0.99998,
+        ema_steps=32,
+        amp="bf16",
+        channels_last=True,
+    )
+    for processes, passes in ((1, 8), (4, 2), (8, 1), (16, 1)):
+        alone = config.on_processes(processes)
+        assert alone.batch_size * alone.accumulate * processes == 1024
+        assert alone.accumulate == passes
+    rate = LearningRate(config, 1024, 1251)
+    assert rate.peak == 0.5
+    assert [rate(step) for step in (0, 6254, 375_299, 750_599)] == pytest.approx([0.005, 0.5, 0.2533, 0], abs=1e-3)
 
 
 def test_the_recipe_of_the_digits_keeps_its_rules_on_cpus() -> None:

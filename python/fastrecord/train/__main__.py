@@ -55,7 +55,7 @@ def main(
     \b
     python -m fastrecord.train train.frec --val val.frec
     torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --amp bf16 --channels-last
-    torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --recipe resnet50-v1
+    torchrun --nproc-per-node 8 -m fastrecord.train train.frec --val val.frec --recipe resnet50-v2
 
     Ctrl-C and SIGTERM end the run after the step under way; the checkpoint they leave goes on with --resume auto.
     """  # noqa: D301  # click reads the backspace
