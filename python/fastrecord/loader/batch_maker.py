@@ -24,6 +24,7 @@ from fastrecord.loader.destination import Destination
 from fastrecord.loader.foreign import Failures
 from fastrecord.loader.group import Group
 from fastrecord.loader.outputs import Outputs
+from fastrecord.loader.own_steps import OwnSteps
 from fastrecord.loader.places import move_places
 from fastrecord.loader.skip import EpochSkips
 from fastrecord.loader.stats import Clock
@@ -62,6 +63,7 @@ class BatchMaker:
         destination: Where batches go.
         delivery: Groups in progress besides the one being consumed (with 0, a batch is made when it
             is requested), and the form of arrays of varying shape.
+
     Raises:
         SchemaError: `delivery.ragged` names another field.
     """
@@ -77,6 +79,10 @@ class BatchMaker:
         self._prefetch, self._ragged = delivery.prefetch, delivery.ragged or {}
         others = [name for name in outputs.fields if name not in outputs.kinds]
         self._unstacked = UnstackedFields(dataset, others, outputs.labels, self._ragged)
+        pictures = outputs.sample.pictures
+        self._own = {name: OwnSteps(picture) for name, picture in pictures.items() if picture.pipeline.own}
+        if self._own and destination.copies:
+            raise ValueError("Lambda works on the CPU: leave out device of delivery, or write batch_transform=")
         self._only_stacked = not others and dataset.fields is not None and not outputs.sample.pictures
 
     def plan(self) -> LoadPlan:
@@ -210,7 +216,13 @@ class BatchMaker:
     def _view(self, made: Columns, read: Columns, group: Group, part: Part) -> Any:
         """Return a batch: a dict of its columns, or of a sample that is a list `(images, labels, *extra)`."""
         sample = self.outputs.sample
-        found = made | {name: self._destination.show(made[name], picture) for name, picture in sample.pictures.items()}
+        request, found = group.request, dict(made)
+        for name, picture in sample.pictures.items():
+            if name in self._own:
+                order, positions = (request.seed, request.epoch), request.positions[part]
+                found[name] = self._own[name].apply(made[name], order, positions)
+            else:
+                found[name] = self._destination.show(made[name], picture)
         for name, like in sample.places.items():
             value = read[name] if name in read else made[name].cpu()
             moved = move_places(value, like, group.views(part)[like.of], self._ragged.get(name, "list"))
@@ -218,8 +230,8 @@ class BatchMaker:
         found |= {name: self._destination.send(value) for name, value in read.items()}
         if (mixer := self.outputs.mixer) is not None:
             (name,) = sample.pictures
-            slots = np.arange(len(group.request.rows))[part]
-            found[name], found[mixer.label] = mixer.apply(group.request, slots, found[name], found[mixer.label])
+            slots = np.arange(len(request.rows))[part]
+            found[name], found[mixer.label] = mixer.apply(request, slots, found[name], found[mixer.label])
         kept = [f"{name}_kept" for name in sample.places]
         columns = {name: found[name] for name in (*self.outputs.fields, *kept)}
         if self._dataset.fields is not None or not sample.single:

@@ -29,9 +29,9 @@ class Delivery:
         pin_memory: Put batches into pinned memory, from which copies to a GPU are asynchronous.
             "auto": True if `device` is CUDA; or if it is not given and CUDA is available, except in
             a process that was forked after CUDA was used.
-        dtype: For images, a float type: the device, or on a CPU the loader's threads, normalise
-            them by ImageNet's statistics. For other statistics leave them uint8 and apply
-            `transforms.Normalize`. None: uint8.
+        dtype: For images, torch.float32, float16 or bfloat16: the device, after a copy of bytes, or on a CPU the
+            loader's threads, normalise them by ImageNet's statistics. For other statistics end the list of
+            `sample` with `transforms.ToFloat`. None: as the sample says.
         prefetch: Batches (for arrays, groups of batches) in progress besides the one that the
             consumer has or waits for. 0: each batch is made when it is requested.
         ragged: Field of arrays of varying shape -> form. "list" (the default): a list of tensors.
@@ -56,8 +56,8 @@ class Delivery:
             raise ValueError(f"device: {error}") from error
         if self.pin_memory not in (True, False, "auto"):
             raise ValueError(f'pin_memory is True, False or "auto", not {self.pin_memory!r}')
-        if self.dtype is not None and not getattr(self.dtype, "is_floating_point", False):
-            raise TypeError(f"dtype is a float type of torch, or None for uint8, not {self.dtype!r}")
+        if self.dtype not in (None, torch.float32, torch.float16, torch.bfloat16):
+            raise TypeError(f"dtype is torch.float32, float16, bfloat16, or None for uint8, not {self.dtype!r}")
         integer("prefetch", self.prefetch, 0, _MANY)
         if not isinstance(self.ragged, Mapping | None):
             raise TypeError(f'ragged is a form for each field, such as {{"tokens": "pad"}}, not {self.ragged!r}')

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -67,7 +67,9 @@ class Foreign:
             try:
                 pictures, kind = self._pictures(reader, record, failure)
                 numbers = self._fields.values()
-                made = load.make_of(slot, [(number, *picture) for number, picture in zip(numbers, pictures, strict=True)])
+                made = load.make_of(
+                    slot, [(number, *picture) for number, picture in zip(numbers, pictures, strict=True)]
+                )
             except (FastRecordError, OSError) as error:
                 left.append((slot, error))
                 continue

@@ -312,7 +312,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         if found := places((name, schema[name]) for name in others):
             warnings.warn(
                 f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
-                "for the whole image: sample= with transforms.Like moves them, or a batch_transform by the matrix of its "
+                "for the whole image: transforms.Like in sample= moves them, or a batch_transform by the matrix of its "
                 "BatchInfo's views",
                 stacklevel=3,
             )
@@ -464,7 +464,9 @@ def _refuse_transform(dataset: FastRecordDataset) -> None:
         ValueError: it has a transform.
     """
     if dataset.transform is not None:
-        raise ValueError("the data set has a transform, which runs in Python: write sample= or batch_transform= instead")
+        raise ValueError(
+            "the data set has a transform, which runs in Python: write sample= or batch_transform= instead"
+        )
 
 
 def _traffic(dataset: FastRecordDataset) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ class Mixer:
     Attributes:
         mixing: What is done.
         label: The field of labels.
-        on_device: Whether the device mixes, not the threads.
+        on_device: Whether they are mixed when they are handed out, not by the threads.
 
     Raises:
         TypeError, ValueError: `batch` is no list of MixUp and CutMix, or contradicts the sample or the data set.
@@ -43,15 +43,19 @@ class Mixer:
         self.mixing = Mixing.of(batch, len(classes) if classes else None)
         pictures = [*sample.pictures.values()]
         if len(pictures) != 1 or sample.places or pictures[0].count is not None or not pictures[0].is_colours:
-            raise ValueError("batch=: MixUp and CutMix mix the images of one output with their labels; the sample has others")
+            raise ValueError(
+                "batch=: MixUp and CutMix mix the images of one output with their labels; the sample has others"
+            )
         if pictures[0].pipeline.to_float is None and not on_device:
-            raise ValueError("batch=: MixUp and CutMix mix floats: end the list of sample= with ToFloat(), or give a dtype to delivery")
+            raise ValueError(
+                "batch=: MixUp and CutMix mix floats: end the list of sample= with ToFloat(), or give delivery a dtype"
+            )
         if label is None:
             raise ValueError("batch=: MixUp and CutMix change labels, and the data set has none")
         if self.mixing.num_classes is None:
             raise ValueError("batch=: the data set names no classes: write MixUp(num_classes=...)")
         self.label = label
-        self.on_device = pictures[0].pipeline.to_float is None
+        self.on_device = not pictures[0].is_float
         self._size, self._last = pictures[0].size, pictures[0].shown_last
 
     def _drawn(self, request: BatchRequest) -> tuple[dict[str, Any], float]:

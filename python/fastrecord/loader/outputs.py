@@ -116,4 +116,3 @@ class Outputs:
 
         holds = [mend(shards.readers[shard], list(self.read), records) for shard, _, records in shards.split(damaged)]
         return [hold for hold in holds if hold is not None]
-

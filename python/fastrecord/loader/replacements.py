@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
 
 _NO_WORKERS = "threads of the core make the batches, and there are no worker processes: "
 _SAMPLER = "write batch_sampler=FastRecordBatchSampler(dataset, batch_size, {name}=...)"

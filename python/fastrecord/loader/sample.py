@@ -6,6 +6,7 @@ Makes no batch: `Outputs` plans the threads' work, `Places` moves boxes.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,14 +59,18 @@ class Picture:
         plain = self.is_colours and pipeline.decode.is_plain and not self.is_mask
         if not plain and (wrong := [one for one in pipeline.operations if one.changes]):
             raise ValueError(
-                f"{self.name!r}: {type(wrong[0]).__name__} needs images in RGB or grey, of 8 bits: others can only be moved"
+                f"{self.name!r}: {type(wrong[0]).__name__} needs RGB or grey of 8 bits: other pixels can only be moved"
             )
+        if pipeline.own and (not plain or pipeline.decode.channels != 3):
+            raise ValueError(f"{self.name!r}: Lambda takes images in RGB, of 8 bits")
         if pipeline.to_float is None:
             return
         channels, given = int(np.prod(self._channels)), len(pipeline.to_float.mean)
         if channels != given:
             numbers = "a number" if channels == 1 else f"{channels} numbers"
-            raise ValueError(f"{self.name!r} has {channels} channels, and ToFloat {given}: write mean= and std= with {numbers}")
+            raise ValueError(
+                f"{self.name!r} has {channels} channels, and ToFloat {given}: write mean= and std= with {numbers}"
+            )
         if self.array is not None and self.array.dtype not in _BLENDED:
             raise ValueError(f"{self.name!r}: ToFloat takes uint8, uint16 and float32, not {self.array.dtype}")
 
@@ -97,9 +102,14 @@ class Picture:
         return bool(self._channels) and shown and not self.pipeline.is_planar
 
     @property
+    def is_float(self) -> bool:
+        """Whether the threads make floats."""
+        return self.pipeline.to_float is not None and not self.pipeline.own
+
+    @property
     def dtype(self) -> torch.dtype:
-        """The type of the tensors."""
-        if self.pipeline.to_float is not None:
+        """The type of the tensors that the threads make."""
+        if self.pipeline.to_float is not None and not self.pipeline.own:
             return self.pipeline.to_float.torch_dtype
         if self.array is not None:
             made: torch.dtype = getattr(torch, self.array.dtype or "uint8")
@@ -109,39 +119,50 @@ class Picture:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a record's value in memory."""
-        inner = (*self._channels, *self.size) if self.pipeline.is_planar else (*self.size, *self._channels)
+        inner = (
+            (*self._channels, *self.size)
+            if self.pipeline.is_planar and self.is_float
+            else (*self.size, *self._channels)
+        )
         return inner if self.count is None else (self.count, *inner)
 
     def _form(self) -> Any:
         decode = self.pipeline.decode
         if self.array is not None and not self.is_colours:
-            return {"array": self._pixel_bytes}
+            return {"array": len(self._fill())}
         if self.is_mask:
             return {"index": decode.bits // 8}
         if decode.bits == 16:
             return {"deep": decode.channels}
         return {1: "grey", 3: "rgb", 4: "rgba"}[decode.channels]
 
-    @property
-    def _pixel_bytes(self) -> int:
-        array = self.array
-        assert array is not None
-        return int(np.prod((array.shape or ())[2:], initial=1)) * torch.empty(0, dtype=getattr(torch, array.dtype or "")).element_size()
-
     def _fill(self) -> list[int]:
-        """Return the bytes of a pixel outside the image."""
-        decode = self.pipeline.decode
+        """Return the bytes of a pixel outside the image.
+
+        Raises:
+            ValueError: its type does not have the value.
+        """
+        bits, channels = self.pipeline.decode.bits, self.pipeline.decode.channels
         if self.array is not None and not self.is_colours:
-            one = torch.tensor(self.fill[0]).to(self.dtype if self.pipeline.to_float is None else getattr(torch, self.array.dtype or ""))
-            raw = one.reshape(1).view(torch.uint8).tolist()
-            return raw * (self._pixel_bytes // len(raw))
-        if self.is_mask:
-            return list(struct.pack("<H" if decode.bits == 16 else "<B", int(self.fill[0])))
-        if decode.bits == 16:
-            return list(struct.pack("<H", round(self.fill[0] * 257)) * decode.channels)
+            kind: torch.dtype = getattr(torch, self.array.dtype or "")
+            if not (kind.is_floating_point or kind.is_complex):
+                high = 1 if kind == torch.bool else torch.iinfo(kind).max
+                self._check_fill(0 if kind == torch.bool else torch.iinfo(kind).min, high)
+            one = torch.tensor(self.fill[0]).to(kind).reshape(1).view(torch.uint8).tolist()
+            return one * math.prod(dim or 0 for dim in (self.array.shape or ())[2:])
+        self._check_fill(0, 255 if bits == 8 or not self.is_mask else 65535)
         values = [round(value) for value in self.fill]
-        values = values * (3 // len(values)) if len(values) in (1, 3) else values
-        return values[:1] if decode.channels == 1 else [*values, 255][: decode.channels]
+        if self.is_mask:
+            return list(struct.pack("<H" if bits == 16 else "<B", values[0]))
+        values = values * (3 // len(values))
+        if bits == 16:
+            return list(struct.pack("<H", 257 * values[0]) * channels)
+        return values[:1] if channels == 1 else [*values, 255][:channels]
+
+    def _check_fill(self, low: int, high: int) -> None:
+        for value in self.fill:
+            if not (low <= value <= high and value == int(value)):
+                raise ValueError(f"{self.name!r}: fill is a whole number from {low} to {high}, not {value!r}")
 
     def spec(self, leads: Sequence[str]) -> str:
         """Return the description for the core; `leads` are the names of all outputs of pixels."""
@@ -256,9 +277,7 @@ def _lead(dataset: FastRecordDataset, name: str, part: Any, to_float: ToFloat | 
             )
         part = View(name, part)
     kind = _field(dataset, part.of, name)
-    pipeline = part.pipeline
-    frame = pipeline.frame
-    assert frame is not None
+    pipeline, frame = part.pipeline, part.frame
     picture = Picture(name, part.of, pipeline, frame.size, part.count, fill=frame.fill, array=kind)
     if kind is not None:
         _check_array(dataset, part.of, kind)
@@ -266,7 +285,9 @@ def _lead(dataset: FastRecordDataset, name: str, part: Any, to_float: ToFloat | 
         if not picture.is_colours:
             picture = replace(picture, nearest=kind.dtype not in _BLENDED)
             if resizes and picture.nearest:
-                raise ValueError(f"{name!r}: arrays of {kind.dtype} are cropped, not resized: write RandomCrop or CenterCrop")
+                raise ValueError(
+                    f"{name!r}: arrays of {kind.dtype} are cropped, not resized: write RandomCrop or CenterCrop"
+                )
     return _converted(picture, to_float)
 
 
@@ -280,7 +301,9 @@ def _follower(
     blends = kind is None or kind.dtype in _BLENDED
     nearest = part.interpolation == "nearest" or (part.interpolation is None and kind is not None)
     if not nearest and not blends:
-        raise ValueError(f'{name!r}: arrays of {kind.dtype if kind else ""} are not blended: write interpolation="nearest"')
+        raise ValueError(
+            f'{name!r}: arrays of {kind.dtype if kind else ""} are not blended: write interpolation="nearest"'
+        )
     pipeline = part.pipeline
     if (kind is not None or nearest) and pipeline.to_float is None:
         pipeline = replace(pipeline, decode=Decode(1, pipeline.decode.bits)) if kind is None else pipeline

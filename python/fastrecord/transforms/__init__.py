@@ -9,14 +9,41 @@ from __future__ import annotations
 
 from fastrecord.transforms.automatic import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from fastrecord.transforms.batch_info import BatchInfo
-from fastrecord.transforms.colours import ColorJitter, GaussianBlur, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomPosterize, RandomSolarize
+from fastrecord.transforms.colours import (
+    ColorJitter,
+    GaussianBlur,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 from fastrecord.transforms.compose import RandomApply, RandomChoice, RandomOrder
 from fastrecord.transforms.decode import Decode
-from fastrecord.transforms.geometry import CenterCrop, FiveCrop, Geometry, Letterbox, Pad, RandomCrop, RandomResizedCrop, Resize
+from fastrecord.transforms.geometry import (
+    CenterCrop,
+    FiveCrop,
+    Geometry,
+    Letterbox,
+    Pad,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+)
 from fastrecord.transforms.mixing import CutMix, Mixing, MixUp
-from fastrecord.transforms.moves import RandomAffine, RandomHorizontalFlip, RandomPerspective, RandomRotation, RandomVerticalFlip
+from fastrecord.transforms.moves import (
+    RandomAffine,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomRotation,
+    RandomVerticalFlip,
+)
 from fastrecord.transforms.normalize import Normalize
 from fastrecord.transforms.operation import Operation
+from fastrecord.transforms.own import Lambda
 from fastrecord.transforms.paired_crop import PairedRandomCrop
 from fastrecord.transforms.parts import Like, View
 from fastrecord.transforms.pipeline import Pipeline, Transform
@@ -38,6 +65,7 @@ __all__ = [
     "FiveCrop",
     "GaussianBlur",
     "Geometry",
+    "Lambda",
     "Letterbox",
     "Like",
     "MixUp",

@@ -39,6 +39,10 @@ class Several(Operation):
         """Whether one of them mixes pixels of several places."""
         return any(one.mixes for one in self.transforms)
 
+    def names(self) -> list[str]:
+        """See `Operation.names`."""
+        return [*super().names(), *(name for one in self.transforms for name in one.names())]
+
     def spec(self) -> dict[str, Any]:
         """See `Operation.spec`."""
         return {**super().spec(), "transforms": [one.spec() for one in self.transforms]}

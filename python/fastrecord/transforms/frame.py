@@ -36,12 +36,14 @@ class Frame:
         *before, last = self.steps
         if not last.fixed:
             way_out = f"Resize({(last.size, last.size)})" if isinstance(last, Resize) else "a crop"
-            raise ValueError(f"all images of a batch have one size: end {last!r} with CenterCrop(...), or write {way_out}")
+            raise ValueError(
+                f"all images of a batch have one size: end {last!r} with CenterCrop(...), or write {way_out}"
+            )
         for at, step in enumerate(before):
             if isinstance(step, Sized) or (isinstance(step, Resize) and at > 0) or not last.cuts:
                 raise ValueError(
-                    f"{type(step).__name__} does not come before {type(last).__name__}: a list begins with one crop, or "
-                    "with Resize, Pad and then CenterCrop, RandomCrop or FiveCrop"
+                    f"{type(step).__name__} does not come before {type(last).__name__}: a list begins with one crop, "
+                    "or with Resize, Pad and then CenterCrop, RandomCrop or FiveCrop"
                 )
         short = before[0].size if before and isinstance(before[0], Resize) else None
         if isinstance(last, CenterCrop) and isinstance(short, int) and len(before) == 1 and short < max(self.size):

@@ -96,7 +96,8 @@ class Mixing:
         """Return what is done to a batch, and the weight of a record's own class.
 
         Args:
-            seed, epoch: Of the order.
+            seed: Of the order.
+            epoch: Of the order.
             position: Of the batch's first record.
             size: Height and width of its images.
 

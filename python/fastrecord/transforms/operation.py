@@ -35,6 +35,10 @@ class Operation:
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"op": type(self).__name__, **own}
 
+    def names(self) -> list[str]:
+        """Return its name, and those of the operations that it is made of; each has random numbers of its own."""
+        return [type(self).__name__]
+
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 

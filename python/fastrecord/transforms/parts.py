@@ -8,6 +8,7 @@ from typing import Any
 
 from fastrecord.checks import choice, flag, integer
 from fastrecord.transforms.annotations import FORMS
+from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.operation import number
 from fastrecord.transforms.pipeline import Pipeline, Transform
 from fastrecord.transforms.size import Size, height_and_width
@@ -35,7 +36,7 @@ class View:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        views = self.pipeline.frame.views if self.pipeline.frame else 1
+        views = self.frame.views
         if self.count is not None:
             integer("count", self.count, 1, _MANY)
         if views > 1:
@@ -47,6 +48,14 @@ class View:
     def pipeline(self) -> Pipeline:
         """The transforms, checked."""
         return Pipeline.of(self.transforms)
+
+    @property
+    def frame(self) -> Frame:
+        """The crop."""
+        frame = self.pipeline.frame
+        if frame is None:
+            raise TypeError("a list begins with the crop")
+        return frame
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class Like:
         number("min_size", self.min_size, 0)
         if self.is_places:
             given = (self.transforms, self.size, self.interpolation, self.fill)
-            if self.boxes and self.keypoints or any(value for value in given):
+            if (self.boxes and self.keypoints) or any(value for value in given):
                 raise ValueError("boxes and keypoints go with min_size alone: they are not resampled")
 
     @property

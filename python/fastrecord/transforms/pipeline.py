@@ -11,10 +11,12 @@ from fastrecord.transforms.decode import Decode
 from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.geometry import Geometry
 from fastrecord.transforms.operation import Operation
+from fastrecord.transforms.own import Lambda
 from fastrecord.transforms.to_float import ToFloat
 
+RGB = Decode()
 # A transform that a list may have.
-Transform: TypeAlias = Decode | Geometry | Operation | ToFloat
+Transform: TypeAlias = Decode | Geometry | Operation | Lambda | ToFloat
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Pipeline:
     Attributes:
         decode: Which pixels an image has.
         frame: The crop, which decides the size; None: it follows another output's.
-        operations: What is done to bytes.
+        operations: What is done to bytes, by the threads.
+        own: What the thread of the training loop does to bytes after that: it begins with a `Lambda`.
         to_float: What bytes become; None: they stay.
         after: What is done to floats.
 
@@ -32,9 +35,10 @@ class Pipeline:
         TypeError, ValueError: transforms do not follow one another.
     """
 
-    decode: Decode = Decode()
+    decode: Decode = RGB
     frame: Frame | None = None
     operations: tuple[Operation, ...] = ()
+    own: tuple[Operation | Lambda, ...] = ()
     to_float: ToFloat | None = None
     after: tuple[RandomErasing, ...] = ()
 
@@ -50,7 +54,7 @@ class Pipeline:
         if not isinstance(steps, Sequence) or isinstance(steps, str):
             raise TypeError(f"a list of fastrecord.transforms, not {given!r}")
         rest = list(steps)
-        decode = rest.pop(0) if rest and isinstance(rest[0], Decode) else Decode()
+        decode = rest.pop(0) if rest and isinstance(rest[0], Decode) else RGB
         count = next((at for at, step in enumerate(rest) if not isinstance(step, Geometry)), len(rest))
         crops, rest = rest[:count], rest[count:]
         if follows and crops:
@@ -66,13 +70,17 @@ class Pipeline:
         for step in (*before, *after):
             if isinstance(step, Geometry | Decode):
                 raise ValueError(f"{step!r} comes at the start of a list")
-            if not isinstance(step, Operation):
+            if not isinstance(step, Operation | Lambda):
                 raise TypeError(f"{step!r} is no transform of fastrecord.transforms")
         for step in after:
             if not isinstance(step, RandomErasing):
                 raise ValueError(f"after ToFloat, only RandomErasing can follow, not {type(step).__name__}")
+        at = next((at for at, step in enumerate(before) if isinstance(step, Lambda)), len(before))
+        own, before = tuple(before[at:]), tuple(before[:at])
+        if moving := [step for step in own if isinstance(step, Operation) and step.moves]:
+            raise ValueError(f"{type(moving[0]).__name__} moves pixels: it comes before Lambda")
         to_float = rest[end] if floats else None
-        return cls(decode, Frame(tuple(crops)) if crops else None, tuple(before), to_float, tuple(after))
+        return cls(decode, Frame(tuple(crops)) if crops else None, before, own, to_float, tuple(after))
 
     def converted(self, to_float: ToFloat) -> Pipeline:
         """Return the same pipeline with a conversion at its end.
@@ -100,9 +108,30 @@ class Pipeline:
         return self.to_float is not None and self.to_float.layout == "nchw"
 
     def recipe(self) -> dict[str, Any]:
-        """Return the description for the core of what is done after the crop."""
+        """Return the description for the core of what its threads do after the crop."""
+        if self.own:
+            return {"operations": [one.spec() for one in self.operations], "to_float": None, "after": []}
+        return self._recipe(self.operations, last=True)
+
+    def own_recipes(self) -> list[Lambda | dict[str, Any]]:
+        """Return what the thread of the training loop does: functions, and descriptions for the core between them."""
+        parts: list[Lambda | dict[str, Any]] = []
+        seen, run = list(self.operations), list[Operation]()
+        for step in (*self.own, None):
+            if isinstance(step, Operation):
+                run.append(step)
+                continue
+            if run or (step is None and self.to_float is not None):
+                described = self._recipe(tuple(run), last=step is None)
+                parts.append({**described, "seen": [name for one in seen for name in one.names()]})
+                seen, run = [*seen, *run], []
+            if step is not None:
+                parts.append(step)
+        return parts
+
+    def _recipe(self, operations: tuple[Operation, ...], *, last: bool) -> dict[str, Any]:
         return {
-            "operations": [one.spec() for one in self.operations],
-            "to_float": None if self.to_float is None else self.to_float.spec(),
-            "after": [one.spec() for one in self.after],
+            "operations": [one.spec() for one in operations],
+            "to_float": self.to_float.spec() if last and self.to_float is not None else None,
+            "after": [one.spec() for one in self.after] if last else [],
         }

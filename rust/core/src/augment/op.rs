@@ -91,11 +91,11 @@ impl Op {
 
 /// Gives each operation its key: a function of the stream, its name, and how many operations of that
 /// name come before it. So an inserted operation of another name changes no other's numbers.
-pub(super) fn assign(nodes: &mut [Node], stream: u64, seen: &mut Vec<&'static str>) {
+pub(super) fn assign(nodes: &mut [Node], stream: u64, seen: &mut Vec<String>) {
     for node in nodes {
         let name = node.op.name();
-        let occurrence = seen.iter().filter(|&&other| other == name).count() as u64;
-        seen.push(name);
+        let occurrence = seen.iter().filter(|&other| other == name).count() as u64;
+        seen.push(name.to_owned());
         node.key = Random::key(&[stream, hash(name), occurrence]);
         if let Op::RandomApply { transforms, .. }
         | Op::RandomChoice { transforms, .. }

@@ -17,6 +17,9 @@ pub struct Recipe {
     pub to_float: Option<ToFloat>,
     /// On floats: erasing.
     after: Vec<Node>,
+    /// The names of operations of the same list that come before these.
+    #[serde(default)]
+    seen: Vec<String>,
     /// Separates its random numbers from those of other outputs and views.
     #[serde(skip)]
     stream: u64,
@@ -49,7 +52,7 @@ impl Recipe {
     #[must_use]
     pub fn keyed(mut self, stream: &str, view: u64) -> Self {
         self.stream = Random::key(&[hash(stream), view]);
-        let mut seen = Vec::new();
+        let mut seen = self.seen.clone();
         assign(&mut self.operations, self.stream, &mut seen);
         assign(&mut self.after, self.stream, &mut seen);
         self
