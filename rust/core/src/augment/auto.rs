@@ -36,12 +36,35 @@ use Kind::{
 };
 
 const ALL: [Kind; 14] = [
-    Identity, ShearX, ShearY, TranslateX, TranslateY, Rotate, Brightness, Color, Contrast, Sharpness, Posterize,
-    Solarize, AutoContrast, Equalize,
+    Identity,
+    ShearX,
+    ShearY,
+    TranslateX,
+    TranslateY,
+    Rotate,
+    Brightness,
+    Color,
+    Contrast,
+    Sharpness,
+    Posterize,
+    Solarize,
+    AutoContrast,
+    Equalize,
 ];
 const MIXED: [Kind; 13] = [
-    ShearX, ShearY, TranslateX, TranslateY, Rotate, Posterize, Solarize, AutoContrast, Equalize, Brightness, Color,
-    Contrast, Sharpness,
+    ShearX,
+    ShearY,
+    TranslateX,
+    TranslateY,
+    Rotate,
+    Posterize,
+    Solarize,
+    AutoContrast,
+    Equalize,
+    Brightness,
+    Color,
+    Contrast,
+    Sharpness,
 ];
 /// Those of [`MIXED`] that come without `all_ops`.
 const GEOMETRIC: usize = 9;
@@ -60,7 +83,6 @@ struct Strengths {
 impl Strengths {
     const WIDE: Self = Self { shear: 0.99, translate: (32.0, 32.0), rotate: 135.0, color: 0.99, bits: (8, 2) };
 
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     fn of_size((width, height): (usize, usize), share: f64, bits: (u32, u32)) -> Self {
         let translate = (share * width as f64, share * height as f64);
         Self { shear: 0.3, translate, rotate: 30.0, color: 0.9, bits }
@@ -122,7 +144,6 @@ impl Border {
             Color => Some(Step::Saturation { factor: 1.0 + strength }),
             Contrast => Some(Step::Contrast { factor: 1.0 + strength }),
             Sharpness => Some(Step::Sharpness { factor: 1.0 + strength }),
-            #[allow(clippy::cast_sign_loss)] // not negative
             Posterize => Some(Step::Posterize { bits: strength as u32 }),
             Solarize => Some(Step::Solarize { threshold: 255.0 * strength }),
             AutoContrast => Some(Step::Autocontrast),

@@ -73,7 +73,6 @@ impl Mixing {
 }
 
 /// Draws a rectangle around a uniform centre, and cuts off what is outside the image.
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss)] // sides are below 2^16
 fn cut_mix(alpha: f64, (width, height): (usize, usize), random: &mut Random) -> (Blend, f64) {
     let radius = 0.5 * (1.0 - beta(alpha, random)).sqrt();
     let mut span = |side: usize| {

@@ -70,7 +70,9 @@ pub(super) fn blur(canvas: &mut Canvas, size: (usize, usize), sigma: (f64, f64))
     let mut padded = vec![0.0; length + 6 * x];
     let (mut wide, mut last) = (Vec::new(), vec![0; length]);
     canvas.replace(|from, to| {
-        let rows_of = if length == 3 * width { from } else {
+        let rows_of = if length == 3 * width {
+            from
+        } else {
             wide.resize(length * height, 0);
             for (from, to) in from.chunks_exact(3 * width).zip(wide.chunks_exact_mut(length)) {
                 to[..3 * width].copy_from_slice(from);
@@ -103,7 +105,6 @@ fn mirrored(at: usize, reach: usize, length: usize) -> usize {
 }
 
 /// Returns half of the weight of the middle pixel, which is added twice, and then the weights outwards.
-#[allow(clippy::cast_precision_loss)]
 fn weights(size: usize, sigma: f64) -> Vec<f32> {
     let exact: Vec<f64> = (0..=size / 2).map(|at| (-0.5 * (at as f64 / sigma).powi(2)).exp()).collect();
     let sum = exact[0] + 2.0 * exact[1..].iter().sum::<f64>();

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::plane::Pixels;
+use super::plane::{Pixels, Sample};
 use super::planes::read_by_channels;
 use super::step::Step;
 use super::vector::vectorized;
@@ -184,7 +184,7 @@ impl ToFloat {
         let unit = plane.sample.unit();
         for (at, value) in plane.bytes.chunks_exact(bytes).enumerate() {
             let channel = at % channels;
-            let value = (f64::from(plane.sample.read(value)) / unit - self.mean[channel]) / self.std[channel];
+            let value = (f64::from(Sample::read(value)) / unit - self.mean[channel]) / self.std[channel];
             let at = if self.planar { channel * count + at / channels } else { at };
             self.dtype.write_one(value as f32, &mut out[at * size..][..size]);
         }

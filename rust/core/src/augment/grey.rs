@@ -63,7 +63,6 @@ pub(super) fn saturation(canvas: &mut Canvas, factor: f64) {
 }
 
 /// Returns the mean luma.
-#[allow(clippy::cast_precision_loss)] // below 2^53
 pub(super) fn mean_luma(pixels: &[u8]) -> f32 {
     let mut sum = 0;
     let count = pixels.len() / 3;

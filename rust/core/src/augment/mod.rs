@@ -6,6 +6,7 @@
 //! file of its own; it knows nothing of random numbers. Values are those of torchvision's v2 on uint8
 //! tensors: tests compare them.
 #![allow(clippy::inline_always)] // a loop becomes vectors only with all that it calls
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_wrap, clippy::cast_sign_loss)] // sides are below 2^16
 
 mod auto;
 mod blend;

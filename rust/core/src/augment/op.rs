@@ -13,28 +13,75 @@ use crate::order::random::Random;
 #[serde(tag = "op")]
 #[allow(missing_docs)] // torchvision's names
 pub enum Op {
-    RandomHorizontalFlip { p: f64 },
-    RandomVerticalFlip { p: f64 },
-    RandomRotation { degrees: (f64, f64), center: Option<(f64, f64)>, #[serde(flatten)] border: Border },
+    RandomHorizontalFlip {
+        p: f64,
+    },
+    RandomVerticalFlip {
+        p: f64,
+    },
+    RandomRotation {
+        degrees: (f64, f64),
+        center: Option<(f64, f64)>,
+        #[serde(flatten)]
+        border: Border,
+    },
     RandomAffine(RandomAffine),
-    RandomPerspective { distortion_scale: f64, p: f64, #[serde(flatten)] border: Border },
+    RandomPerspective {
+        distortion_scale: f64,
+        p: f64,
+        #[serde(flatten)]
+        border: Border,
+    },
     ColorJitter(ColorJitter),
-    RandomGrayscale { p: f64 },
-    GaussianBlur { kernel_size: (usize, usize), sigma: (f64, f64) },
-    RandomSolarize { threshold: f64, p: f64 },
-    RandomPosterize { bits: u32, p: f64 },
-    RandomInvert { p: f64 },
-    RandomEqualize { p: f64 },
-    RandomAutocontrast { p: f64 },
-    RandomAdjustSharpness { sharpness_factor: f64, p: f64 },
-    RandomErasing { p: f64, scale: (f64, f64), ratio: (f64, f64), value: [f64; 3] },
+    RandomGrayscale {
+        p: f64,
+    },
+    GaussianBlur {
+        kernel_size: (usize, usize),
+        sigma: (f64, f64),
+    },
+    RandomSolarize {
+        threshold: f64,
+        p: f64,
+    },
+    RandomPosterize {
+        bits: u32,
+        p: f64,
+    },
+    RandomInvert {
+        p: f64,
+    },
+    RandomEqualize {
+        p: f64,
+    },
+    RandomAutocontrast {
+        p: f64,
+    },
+    RandomAdjustSharpness {
+        sharpness_factor: f64,
+        p: f64,
+    },
+    RandomErasing {
+        p: f64,
+        scale: (f64, f64),
+        ratio: (f64, f64),
+        value: [f64; 3],
+    },
     TrivialAugmentWide(TrivialAugmentWide),
     RandAugment(RandAugment),
     AutoAugment(AutoAugment),
     AugMix(AugMix),
-    RandomApply { transforms: Vec<Node>, p: f64 },
-    RandomChoice { transforms: Vec<Node>, p: Vec<f64> },
-    RandomOrder { transforms: Vec<Node> },
+    RandomApply {
+        transforms: Vec<Node>,
+        p: f64,
+    },
+    RandomChoice {
+        transforms: Vec<Node>,
+        p: Vec<f64>,
+    },
+    RandomOrder {
+        transforms: Vec<Node>,
+    },
 }
 
 /// Ranges of an affine map: degrees, shares of the sides, factors.
@@ -160,7 +207,9 @@ impl Node {
             Op::AugMix(auto) => auto.draw(random, size, steps),
             Op::RandomApply { transforms, p } => {
                 if random.uniform(0.0, 1.0) < *p {
-                    transforms.iter().for_each(|node| node.draw(base, size, steps));
+                    for node in transforms {
+                        node.draw(base, size, steps);
+                    }
                 }
             }
             Op::RandomChoice { transforms, p } => {
@@ -176,7 +225,9 @@ impl Node {
             Op::RandomOrder { transforms } => {
                 let mut order: Vec<&Node> = transforms.iter().collect();
                 shuffle(&mut order, random);
-                order.into_iter().for_each(|node| node.draw(base, size, steps));
+                for node in order {
+                    node.draw(base, size, steps);
+                }
             }
         }
     }
@@ -189,7 +240,6 @@ fn maybe(p: f64, step: Step, random: &mut Random, steps: &mut Vec<Step>) {
 }
 
 impl RandomAffine {
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     fn draw(&self, random: &mut Random, (width, height): (usize, usize)) -> Step {
         let angle = random.uniform(self.degrees.0, self.degrees.1);
         let mut shift = |share: f64, side: usize| {
@@ -206,7 +256,6 @@ impl RandomAffine {
 }
 
 /// Draws the corners of an image in perspective: each up to `distortion` of half a side away.
-#[allow(clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn draw_perspective(distortion: f64, random: &mut Random, (width, height): (usize, usize)) -> Option<[f64; 8]> {
     let bound = |side: usize| (distortion * (side / 2) as f64) as u32 + 1;
     let (x, y) = (bound(width), bound(height));
@@ -222,7 +271,6 @@ fn draw_perspective(distortion: f64, random: &mut Random, (width, height): (usiz
 }
 
 /// Draws the part to erase, in ten attempts.
-#[allow(clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn draw_erasing(
     scale: (f64, f64),
     ratio: (f64, f64),

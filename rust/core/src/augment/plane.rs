@@ -39,7 +39,8 @@ impl Sample {
         }
     }
 
-    pub(super) fn read(self, bytes: &[u8]) -> f32 {
+    /// Reads a value from its bytes.
+    pub(super) fn read(bytes: &[u8]) -> f32 {
         match *bytes {
             [value] => f32::from(value),
             [a, b] => f32::from(u16::from_le_bytes([a, b])),
@@ -49,7 +50,6 @@ impl Sample {
     }
 
     /// Writes a value, rounded to the nearest if it is an integer.
-    #[allow(clippy::cast_sign_loss)] // a cast to an unsigned type makes it 0
     fn write(self, value: f32, bytes: &mut [u8]) {
         match self {
             Self::Uint8 | Self::Other => bytes.copy_from_slice(&[value.round_ties_even() as u8]),
@@ -120,7 +120,6 @@ impl Plane {
             // As torch's "nearest": the pixel under the output pixel's corner.
             let places = |start: f64, length: f64, count: usize, low: usize, side: usize| -> Vec<usize> {
                 let scale = length / count as f64;
-                #[allow(clippy::cast_sign_loss)] // not below 0
                 let at = |at: usize| (start + at as f64 * scale + 1e-7).max(0.0) as usize;
                 (0..count).map(|place| at(place).clamp(low, low + side - 1)).collect()
             };
@@ -142,7 +141,7 @@ impl Plane {
                 for (column, sums) in columns.iter().zip(across.chunks_exact_mut(channels)) {
                     let near = line[column.0 * pixel..].chunks_exact(bytes_of);
                     for (at, value) in near.take(column.1.len() * channels).enumerate() {
-                        sums[at % channels] += down * column.1[at / channels] * sample.read(value);
+                        sums[at % channels] += down * column.1[at / channels] * Sample::read(value);
                     }
                 }
             }
@@ -161,7 +160,6 @@ impl Plane {
     /// Moves the pixels as a step moves those of an image of the same scene, `scale` times smaller along
     /// each axis. Steps that change colours have no effect.
     pub fn follow(&mut self, step: &Step, lead: (usize, usize), nearest: bool, fill: &[u8]) {
-        #[allow(clippy::cast_precision_loss)] // sides are below 2^16
         let scale = (self.size.0 as f64 / lead.0 as f64, self.size.1 as f64 / lead.1 as f64);
         let (width, pixel) = (self.size.0, self.pixel);
         match step {
@@ -233,8 +231,14 @@ fn gather(from: &[u8], pixel: usize, numbers: impl Iterator<Item = usize>, to: &
 }
 
 /// Writes a blend of the four pixels around a place; `fill` is outside.
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss)] // sides are below 2^16
-fn blend(from: &[u8], (width, height): (usize, usize), sample: Sample, (x, y): (f32, f32), fill: &[u8], out: &mut [u8]) {
+fn blend(
+    from: &[u8],
+    (width, height): (usize, usize),
+    sample: Sample,
+    (x, y): (f32, f32),
+    fill: &[u8],
+    out: &mut [u8],
+) {
     let (left, top) = (x.floor(), y.floor());
     let (right, below) = (x - left, y - top);
     let four = [
@@ -250,7 +254,7 @@ fn blend(from: &[u8], (width, height): (usize, usize), sample: Sample, (x, y): (
             .map(|&(column, row, weight)| {
                 let inside = column >= 0.0 && row >= 0.0 && column < width as f32 && row < height as f32;
                 let start = if inside { (row as usize * width + column as usize) * pixel } else { 0 };
-                weight * sample.read(&(if inside { &from[start..] } else { fill })[at * size..][..size])
+                weight * Sample::read(&(if inside { &from[start..] } else { fill })[at * size..][..size])
             })
             .sum();
         sample.write(sum, out);
@@ -259,7 +263,6 @@ fn blend(from: &[u8], (width, height): (usize, usize), sample: Sample, (x, y): (
 
 /// Returns for each output pixel the first input pixel and the weights of those from it on: a triangle, at
 /// least one input pixel to each side.
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss)] // sides are below 2^16
 fn weights(start: f64, length: f64, count: usize, low: usize, side: usize) -> Vec<(usize, Vec<f32>)> {
     let scale = length / count as f64;
     let reach = scale.max(1.0);

@@ -2,6 +2,8 @@
 //!
 //! Coordinates are in f32, as torchvision computes them: of pixel centres, relative to the middle of
 //! the image.
+#![allow(clippy::many_single_char_names)] // the elements of matrices
+#![allow(clippy::needless_bitwise_bool)] // conditions without branches become vectors
 
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +87,6 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Computes the places of the first pixels of a row, as numbers of pixels of the input.
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     pub(super) fn places(&self, line: usize, xs: &mut [f32], ys: &mut [f32]) {
         places(&self.matrix, self.start.0, self.start.1 + line as f32, self.shift, xs, ys);
     }
@@ -106,7 +107,6 @@ impl Warp {
     }
 
     /// Returns the matrix that maps a point of the input, of that size, to a point of the output; `None` if it has none.
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     pub fn forward(&self, (width, height): (usize, usize)) -> Option<Matrix> {
         let [a, b, c, d, e, f, g, h] = self.matrix;
         let back = matrix::inverse([[a, b, c], [d, e, f], [g, h, 1.0]])?;
@@ -118,7 +118,6 @@ impl Warp {
     }
 
     /// Prepares for an image of that size.
-    #[allow(clippy::cast_precision_loss)] // sides are below 2^16
     pub(super) fn rows(&self, (width, height): (usize, usize)) -> Rows {
         let size = (width as f32, height as f32);
         let (start, shift) = if self.centered {
@@ -225,7 +224,6 @@ fn inside(from: &[u8], number: i32, pitch: usize, weights: [i32; 3]) -> Option<[
 
 /// Returns a blend of the four pixels around a place. Outside the image they are black; a fill
 /// replaces as much of the colour as lies outside, as in torchvision.
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss)] // sides are below 2^16
 fn border(from: &[u8], (width, height): (usize, usize), fill: Option<[u8; 3]>, x: f32, y: f32) -> [u8; 3] {
     let from = from.as_chunks::<3>().0;
     let (left, top) = (x.floor(), y.floor());
