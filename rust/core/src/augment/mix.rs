@@ -26,7 +26,7 @@ pub(super) fn mix(canvas: &mut Canvas, own: f64, chains: &[(f64, Vec<Step>)]) {
     let mut other = Canvas::default();
     for (weight, steps) in chains {
         other.begin(width, height).copy_from_slice(canvas.pixels());
-        steps.iter().for_each(|step| step.apply(&mut other));
+        Step::apply_all(steps, &mut other);
         add(&mut sums, other.pixels(), *weight as f32);
     }
     round_down(&sums, canvas.pixels_mut());

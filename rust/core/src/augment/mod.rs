@@ -26,6 +26,7 @@ mod planes;
 mod recipe;
 mod sharpness;
 mod step;
+mod table;
 mod tone;
 mod vector;
 mod warp;

@@ -3,6 +3,7 @@
 
 use super::canvas::Canvas;
 use super::grey::{byte, mean_luma};
+use super::table;
 use super::vector::vectorized;
 
 vectorized! {
@@ -56,48 +57,56 @@ vectorized! {
     }
 }
 
-/// Multiplies all values.
-pub(super) fn brightness(canvas: &mut Canvas, factor: f64) {
-    blend(canvas.pixels_mut(), factor as f32, 0.0, 0.0);
+/// Multiplies values.
+pub(super) fn brightness(values: &mut [u8], factor: f64) {
+    blend(values, factor as f32, 0.0, 0.0);
 }
 
 /// Moves all values away from, or towards, the mean luma.
 pub(super) fn contrast(canvas: &mut Canvas, factor: f64) {
     let mean = if canvas.is_single() { mean_value(canvas.pixels()) } else { mean_luma(canvas.pixels()) };
-    blend(canvas.pixels_mut(), factor as f32, mean, (1.0 - factor) as f32);
+    map(canvas.pixels_mut(), |values| blend(values, factor as f32, mean, (1.0 - factor) as f32));
 }
 
 /// Returns the mean of all values.
-#[allow(clippy::cast_precision_loss)] // as torch computes it, in f32
 fn mean_value(pixels: &[u8]) -> f32 {
     let sum: u64 = pixels.iter().map(|&value| u64::from(value)).sum();
-    sum as f32 / pixels.len() as f32
+    sum as f32 / pixels.len() as f32 // as torch computes it
 }
 
-/// Keeps the highest bits of each value.
-pub(super) fn posterize(canvas: &mut Canvas, bits: u32) {
+/// Keeps the highest bits of values.
+pub(super) fn posterize(values: &mut [u8], bits: u32) {
     if bits < 8 {
-        mask(canvas.pixels_mut(), !(0xFF_u8 >> bits));
+        mask(values, !(0xFF_u8 >> bits));
     }
 }
 
-/// Inverts the values from a threshold on.
-#[allow(clippy::cast_sign_loss)] // bounded
-pub(super) fn solarize(canvas: &mut Canvas, threshold: f64) {
+/// Inverts values from a threshold on.
+pub(super) fn solarize(values: &mut [u8], threshold: f64) {
     // torch compares in f32; the least whole number at or above it is the same bound.
     let least = (threshold as f32).ceil();
     if least <= 255.0 {
-        flip_from(canvas.pixels_mut(), least.max(0.0) as u8);
+        flip_from(values, least.max(0.0) as u8);
     }
 }
 
-/// Inverts all values.
-pub(super) fn invert(canvas: &mut Canvas) {
-    flip_from(canvas.pixels_mut(), 0);
+/// Inverts values.
+pub(super) fn invert(values: &mut [u8]) {
+    flip_from(values, 0);
+}
+
+/// Changes values by `work`, whose result for each depends on nothing else: by a table, where that is faster.
+pub(super) fn map(values: &mut [u8], work: impl Fn(&mut [u8])) {
+    if table::is_fast() {
+        let mut table = table::identity();
+        work(&mut table);
+        table::map(values, &table);
+    } else {
+        work(values);
+    }
 }
 
 /// Stretches each channel to the whole range.
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn autocontrast(canvas: &mut Canvas) {
     let [low, high] = extremes(canvas.pixels());
     let (mut from, mut scale) = ([0.0; 24], [1.0; 24]);
@@ -107,7 +116,14 @@ pub(super) fn autocontrast(canvas: &mut Canvas) {
             (from[at], scale[at]) = (f32::from(low), f32::from(high - low) * (1.0 / 255.0) as f32);
         }
     }
-    stretch(canvas.pixels_mut(), &from, &scale);
+    if table::is_fast() {
+        let mut all: [u8; 768] = std::array::from_fn(|at| (at / 3) as u8);
+        stretch(&mut all, &from, &scale);
+        let tables = std::array::from_fn(|channel| std::array::from_fn(|value| all[3 * value + channel]));
+        table::map_channels(canvas.pixels_mut(), &tables);
+    } else {
+        stretch(canvas.pixels_mut(), &from, &scale);
+    }
 }
 
 /// Spreads the values of each channel evenly, as Pillow does.
@@ -118,17 +134,15 @@ pub(super) fn equalize(canvas: &mut Canvas) {
         let last = counts.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (count - last) / 255;
         let mut sum = 0;
-        let mut table = [0; 256];
-        for (at, value) in table.iter_mut().enumerate() {
-            *value = if step == 0 { at as u8 } else { ((sum + step / 2) / step).min(255) as u8 };
-            sum += counts[at];
+        let mut table = table::identity();
+        for (value, count) in table.iter_mut().zip(counts) {
+            let level: Option<u32> = (sum + step / 2).checked_div(step);
+            *value = level.map_or(*value, |level| level.min(255) as u8);
+            sum += count;
         }
         table
     });
-    let [red, green, blue] = &tables;
-    for [r, g, b] in canvas.pixels_mut().as_chunks_mut::<3>().0 {
-        (*r, *g, *b) = (red[usize::from(*r)], green[usize::from(*g)], blue[usize::from(*b)]);
-    }
+    table::map_channels(canvas.pixels_mut(), &tables);
 }
 
 /// Returns how often each value occurs in each channel.

@@ -584,8 +584,7 @@ impl Record<'_> {
             let moves = moves.iter().skip(skip);
             moves.for_each(|step| step.follow(canvas, lead.size, output.interpolation(), fill));
         }
-        let own = shown.drawn.steps.iter().skip(if lead.is_some() { 0 } else { skip });
-        own.for_each(|step| step.apply(canvas));
+        Step::apply_all(&shown.drawn.steps[if lead.is_some() { 0 } else { skip }..], canvas);
         match output.to_float() {
             None if output.form == Form::Grey => canvas.write_single(out),
             None => out.copy_from_slice(canvas.pixels()),
