@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, SupportsIndex, TypeAlias, final, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
 import torch
@@ -448,24 +448,14 @@ class Arrays:
     def packed(self) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
     shapes: Final[NDArray[np.int64]]
 
-class _Images(Protocol):
-    @property
-    def flip(self) -> bool: ...
-    @property
-    def decoding(self) -> Decoding: ...
-    @property
-    def main(self) -> int | None: ...
-    @property
-    def values(self) -> bytes | None: ...
-
 @final
 class LoadPlan:
     def __new__(
         cls,
         files: Sequence[tuple[Reader, Sequence[str]]],
-        outputs: Sequence[tuple[Any, ...] | None],
+        outputs: Sequence[str | None],
         *,
-        images: _Images | None = None,
+        decoding: Decoding | None = None,
         verify: _Verify = ...,
         spares: int = 4,
     ) -> Self: ...
@@ -489,6 +479,6 @@ class Loading:
 @final
 class Load:
     def wait(self) -> tuple[list[Buffer], list[tuple[int, Exception]]]: ...
-    def make_of(self, slot: int, images: Sequence[tuple[bytes, str | None]]) -> list[NDArray[np.uint8]]: ...
-    def views(self) -> list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]]: ...
+    def make_of(self, slot: int, images: Sequence[tuple[int, bytes, str | None]]) -> list[NDArray[np.uint8]]: ...
+    def views(self) -> list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]: ...
     def is_ready(self) -> bool: ...
