@@ -19,7 +19,7 @@ from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import check_fields
-from fastrecord.transforms import Decode, Geometry, Like, Operation, Pipeline, ToFloat, Transform, View
+from fastrecord.transforms import Decode, Like, Pipeline, ToFloat, Transform, View
 
 # What an output is made of.
 Part: TypeAlias = Transform | Sequence[Transform] | View | Like
@@ -268,7 +268,7 @@ def _only_field(dataset: FastRecordDataset, given: Any) -> str | None:
 def _lead(dataset: FastRecordDataset, name: str, part: Any, to_float: ToFloat | None) -> Picture:
     if not isinstance(part, View):
         first, *_ = part if isinstance(part, Sequence) and part and not isinstance(part, str) else [part]
-        if not isinstance(first, Geometry | Decode | Operation | ToFloat):
+        if not isinstance(first, Transform):
             theirs = type(first).__module__.startswith("torchvision.")
             way_out = " of torchvision: write fastrecord.transforms.from_torchvision(...)" if theirs else ""
             raise TypeError(

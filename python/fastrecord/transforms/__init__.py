@@ -46,9 +46,10 @@ from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.own import Lambda
 from fastrecord.transforms.paired_crop import PairedRandomCrop
 from fastrecord.transforms.parts import Like, View
-from fastrecord.transforms.pipeline import Pipeline, Transform
+from fastrecord.transforms.pipeline import Pipeline
 from fastrecord.transforms.size import Size
 from fastrecord.transforms.to_float import IMAGENET_MEAN, IMAGENET_STD, ToFloat
+from fastrecord.transforms.transform import Transform
 from fastrecord.transforms.twins import from_torchvision
 from fastrecord.transforms.view_info import ViewInfo
 

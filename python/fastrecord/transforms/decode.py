@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastrecord.transforms.transform import Transform
+
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(Transform):
     """Says which pixels an image has; it comes first in a list. Without it they are RGB, of 8 bits.
 
     Attributes:

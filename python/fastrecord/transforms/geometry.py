@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 from fastrecord.checks import choice, integer
 from fastrecord.transforms.operation import Fill, colour, pair
 from fastrecord.transforms.size import SIDES, Size, height_and_width
+from fastrecord.transforms.transform import Transform
 
 _FILTERS = ("bilinear", "bicubic", "lanczos", "box")
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(Transform):
     """Base class of the geometries."""
 
     # Whether it may be the last one: all its outputs have one size.

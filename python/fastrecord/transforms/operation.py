@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
 from fastrecord.checks import choice, integer
+from fastrecord.transforms.transform import Transform
 
 # A colour: one number for all channels, or one for each; None: black.
 Fill: TypeAlias = int | Sequence[int] | None
@@ -20,7 +21,7 @@ Range: TypeAlias = float | Sequence[float]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Transform):
     """Base class of the operations."""
 
     # Whether it may move pixels.

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from fastrecord.transforms.transform import Transform
+
 
 @dataclass(frozen=True)
-class Lambda:
+class Lambda(Transform):
     """Calls a function with each image, in the thread of the training loop: slow.
 
     The core's threads do what comes before it, and the loop's thread what comes after it, one image after the

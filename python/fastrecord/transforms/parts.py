@@ -10,8 +10,9 @@ from fastrecord.checks import choice, flag, integer
 from fastrecord.transforms.annotations import FORMS
 from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.operation import number
-from fastrecord.transforms.pipeline import Pipeline, Transform
+from fastrecord.transforms.pipeline import Pipeline
 from fastrecord.transforms.size import Size, height_and_width
+from fastrecord.transforms.transform import Transform
 
 # More views of an image than this are a mistake.
 _MANY = 1 << 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastrecord.transforms.colours import RandomErasing
 from fastrecord.transforms.decode import Decode
@@ -15,8 +15,6 @@ from fastrecord.transforms.own import Lambda
 from fastrecord.transforms.to_float import ToFloat
 
 RGB = Decode()
-# A transform that a list may have.
-Transform: TypeAlias = Decode | Geometry | Operation | Lambda | ToFloat
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 from fastrecord.checks import choice
 from fastrecord.transforms.operation import number
+from fastrecord.transforms.transform import Transform
 
 # Mean and standard deviation of ImageNet's RGB values in [0, 1], as in torchvision's own training.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -19,7 +20,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class ToFloat:
+class ToFloat(Transform):
     """Converts values to floats: `byte / (255 * std) - mean / std`, in float32, then rounded to `dtype`.
 
     It comes after all operations on bytes; only `RandomErasing` can follow.

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastrecord.transforms import automatic, colours, compose, geometry, moves
 from fastrecord.transforms.frame import Frame
 from fastrecord.transforms.geometry import Geometry
 from fastrecord.transforms.operation import Operation
 from fastrecord.transforms.to_float import ToFloat
-
-Made: TypeAlias = Geometry | Operation | ToFloat
+from fastrecord.transforms.transform import Transform
 
 # Twins whose attributes carry over.
 _TWINS: dict[str, type[Geometry | Operation]] = {
@@ -70,7 +69,7 @@ _OTHER_WAYS = {
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 
-def from_torchvision(transforms: Any) -> list[Made]:
+def from_torchvision(transforms: Any) -> list[Transform]:
     """Convert torchvision's transforms, v2 or v1, into a list of this package's.
 
     The list does what torchvision does to uint8 tensors, with random numbers of its own. `ToImage`,
@@ -104,7 +103,7 @@ class _Conversion:
     """What was made so far, and what could not be. Each step has the place of its origin."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[str, Made]] = []
+        self.made: list[tuple[str, Transform]] = []
         self.faults: list[str] = []
 
     def all(self, transforms: Any, place: str) -> None:
@@ -128,7 +127,7 @@ class _Conversion:
         except (TypeError, ValueError) as error:
             self.faults.append(f"{where}: {error}")
 
-    def twin(self, transform: Any, name: str | None, place: str) -> Made:
+    def twin(self, transform: Any, name: str | None, place: str) -> Transform:
         """Return the twin of a transform that is one operation."""
         if name == "Grayscale":
             if transform.num_output_channels != 3:
@@ -227,7 +226,7 @@ def _name(transform: Any) -> str | None:
     return kind.__name__ if known else None
 
 
-def _carried(transform: Any, twin: type[Geometry | Operation]) -> Made:
+def _carried(transform: Any, twin: type[Geometry | Operation]) -> Transform:
     """Return a twin with the attributes of a transform, after a check of those that it lacks."""
     own = {field.name for field in fields(twin)}
     for name, only in _FIXED.items():
