@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fastrecord import _core
+from fastrecord._core import Mixing as CoreMixing
 from fastrecord.checks import integer
 from fastrecord.transforms.operation import number
 
@@ -88,9 +88,9 @@ class Mixing:
         return cls(tuple(operations), own.pop() if own else num_classes)
 
     @cached_property
-    def core(self) -> _core.Mixing:
+    def core(self) -> CoreMixing:
         """What the core draws from."""
-        return _core.Mixing(json.dumps([one.spec() for one in self.operations]))
+        return CoreMixing(json.dumps([one.spec() for one in self.operations]))
 
     def draw(self, seed: int, epoch: int, position: int, size: tuple[int, int]) -> tuple[dict[str, Any], float]:
         """Return what is done to a batch, and the weight of a record's own class.
