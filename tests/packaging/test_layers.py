@@ -21,7 +21,7 @@ FLOORS = {
         control limits memory
         sys parallel
         codec image
-        format
+        augment format
         file interchange
         read write build_info
         load pack copy repair
@@ -32,6 +32,7 @@ FLOORS = {
         exclusive convert
         read write order interchange
         copier image salvage build_info
+        augment
         loader
         lib
     """,
