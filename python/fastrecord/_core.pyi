@@ -456,6 +456,7 @@ class LoadPlan:
         outputs: Sequence[str | None],
         *,
         decoding: Decoding | None = None,
+        mixing: Mixing | None = None,
         verify: _Verify = ...,
         spares: int = 4,
     ) -> Self: ...
