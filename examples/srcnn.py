@@ -165,9 +165,10 @@ def make_loader(
     schema = dataset.readers[0].schema
     if schema["lr"].name == "image":
         flips = [fr.transforms.RandomHorizontalFlip()] if train else []
-        images = {"lr": [fr.transforms.RandomCrop(crop), *flips], "hr": fr.transforms.Like("lr", size=scale * crop)}
+        small = [fr.transforms.RandomCrop(crop), *flips]
+        large = fr.transforms.Like("lr", size=scale * crop)
         sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)
-        return fr.FastRecordLoader(dataset, batch_sampler=sampler, sample=images)
+        return fr.FastRecordLoader(dataset, batch_sampler=sampler, sample={"lr": small, "hr": large})
     pair = fr.transforms.PairedRandomCrop(crop, scale=scale, flip=train, to_chw=True)
     dataset = dataset.select_fields(["lr", "hr"])
     sampler = fr.FastRecordBatchSampler(dataset, batch_size, shuffle=train, drop_last=train, seed=seed)

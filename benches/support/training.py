@@ -69,7 +69,7 @@ class Training:
                 torch.cuda.empty_cache()
             torch.manual_seed(0)
             config = self._config
-            module = build_classifier(config.model, classes=len(self._dataset.classes), image_size=config.image_size)
+            module = build_classifier(config.model, classes=len(self._dataset.classes), image_size=config.sizes[0])
             self._learner, self._meter = Learner(module, config, self._ranks), TrainMeter(self._ranks)
             del module
             if self._has_room():
@@ -190,7 +190,7 @@ class Training:
         with fr.FastRecordLoader(
             dataset,
             batch_sampler=_Shuffled(len(dataset), config.batch_size),
-            sample=[fr.transforms.RandomResizedCrop(config.image_size), fr.transforms.RandomHorizontalFlip()],
+            sample=[fr.transforms.RandomResizedCrop(config.sizes[0]), fr.transforms.RandomHorizontalFlip()],
             threads=self._threads,
             delivery=fr.Delivery(device=device, pin_memory=pinned),
         ) as loader:

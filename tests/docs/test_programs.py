@@ -439,7 +439,7 @@ def assert_moved_as_by_torchvision() -> None:
         found.append(info)
         return batch
 
-    sample = {
+    sample: dict[str, Any] = {
         "image": [T.RandomResizedCrop(32), T.RandomHorizontalFlip()],
         "mask": T.Like("image", interpolation="nearest"),
         "boxes": T.Like("image", boxes="xyxy"),
