@@ -130,8 +130,7 @@ class Destination:
         """Return images (B, [views,] H, W, C) as channels_last (B, [views,] C, H, W), normalised if requested."""
         if picture.shown_last:
             images = images.movedim(-1, -3)
-        colours = picture.is_colours and picture.pipeline.decode.is_plain and not picture.is_mask
-        if self._dtype is None or not self.copies or not colours:
+        if self._dtype is None or not self.copies or not picture.is_plain:
             return images  # the threads have normalised them
         if self._normalize is None:
             self._normalize = Normalize(dtype=self._dtype).to(images.device)

@@ -69,9 +69,10 @@ class Outputs:
         self.group = (1, 1) if pictures else (_GROUP_BATCHES, -(-_GROUP_BYTES // max(record, 1)))
         self.decoding = dataset.decode if isinstance(dataset.decode, Decoding) else Decoding()
         # Pillow decodes to RGB: where an image has other pixels, it is the core's or an error.
+        other = {picture.field for picture in pictures.values() if picture.array or not picture.is_plain}
         encoded: dict[str, int] = {}
         for number, picture in enumerate(pictures.values()):
-            if picture.array is None:
+            if picture.field not in other:
                 encoded.setdefault(picture.field, number)
         pillow = self.decoding.decoder == "auto" and encoded
         self.foreign = Foreign(dataset, encoded, self.decoding) if pillow else None

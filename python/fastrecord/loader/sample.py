@@ -56,8 +56,7 @@ class Picture:
 
     def __post_init__(self) -> None:
         pipeline = self.pipeline
-        plain = self.is_colours and pipeline.decode.is_plain and not self.is_mask
-        if not plain and (wrong := [one for one in pipeline.operations if one.changes]):
+        if not self.is_plain and (wrong := [one for one in pipeline.operations if one.changes]):
             raise ValueError(
                 f"{self.name!r}: {type(wrong[0]).__name__} needs RGB or grey of 8 bits: other pixels can only be moved"
             )
@@ -94,6 +93,11 @@ class Picture:
         """Whether it has images in RGB: arrays uint8 (H, W, 3) have, too, unless their pixels are copied."""
         array = self.array
         return array is None or (self.like is None and array.dtype == "uint8" and (array.shape or ())[2:] == (3,))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has images in RGB or grey, of 8 bits."""
+        return self.is_colours and self.pipeline.decode.is_plain and not self.is_mask
 
     @property
     def shown_last(self) -> bool:
