@@ -36,6 +36,11 @@ if TYPE_CHECKING:  # what needs no store does without it
 Part: TypeAlias = slice | NDArray[np.int64]
 
 
+# Groups in progress have at most this many bytes together, or else one group is: views of large batches have hundreds
+# of megabytes.
+_BYTES = 2 << 30
+
+
 class _Local:
     """Requests whose values are on this machine."""
 
@@ -102,7 +107,7 @@ class BatchMaker:
         with self._requests(source, clock, pending) as requests:
             while True:
                 # What is being made is handed out before this waits for a store.
-                while len(pending) <= self._prefetch and (not pending or requests.is_ready()):
+                while self._has_room(pending) and (not pending or requests.is_ready()):
                     if (found := requests.next()) is None:
                         break
                     request, holds = found
@@ -118,6 +123,12 @@ class BatchMaker:
                 yield group, self._stacked(group, skips) if plain else self._cut(group, skips, upcoming)
                 requests.release(group.request)
                 del group, upcoming  # frees the group's memory for a later one once its batches are gone
+
+    def _has_room(self, pending: deque[Group]) -> bool:
+        """Return whether one more group may be in progress."""
+        if not pending:
+            return True
+        return len(pending) <= self._prefetch and sum(group.nbytes for group in pending) + pending[0].nbytes <= _BYTES
 
     @contextmanager
     def _requests(

@@ -5,6 +5,7 @@ Does not decide what happens to failed records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ class Group:
     Attributes:
         request: The request.
         failures: Slots of failed rows in the group, in order, with their errors; set by `complete`.
+        nbytes: Bytes of the tensors that the threads make.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Group:
         self.failures: Failures = []
         self._kinds = [(dtype, (len(request.rows), *shape)) for dtype, shape in outputs.kinds.values()]
         self._memory = destination.memory(self._kinds)
+        self.nbytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._kinds)
         # numpy does not have all of these dtypes.
         flat = None if self._memory is None else [tensor.view(-1).view(torch.uint8).numpy() for tensor in self._memory]
         self._submit = partial(

@@ -54,7 +54,8 @@ fn cropped(image: &[u8], side: &[u8], options: DecodeOptions, crop: [u32; 4]) ->
     let done = decoder.crop_resize_side(image, side, (24, 16), &mut out, plan).is_ok();
     let mut other = vec![0; 3 * 32 * 32];
     let geometry = Geometry::random((32, 32), 4);
-    let plan = |width, height| (geometry.crop(width, height, 0, &mut Random::new(crop[0].into(), 0, 0)), crop[0] & 1 == 1);
+    let plan =
+        |width, height| (geometry.crop(width, height, 0, &mut Random::new(crop[0].into(), 0, 0)), crop[0] & 1 == 1);
     let other_done = decoder.crop_resize_side(image, side, (32, 32), &mut other, plan).is_ok();
     [done.then_some(out), other_done.then_some(other)]
 }

@@ -49,7 +49,8 @@ impl Recipe {
     }
 
     /// Return an image, uint8 (H, W, 3), after the steps on bytes that `draw` has returned.
-    fn apply<'py>(&self, py: Python<'py>, image: PyReadonlyArray3<'py, u8>, drawn: &str) -> PyResult<Array<'py>> {
+    #[staticmethod]
+    fn apply<'py>(py: Python<'py>, image: PyReadonlyArray3<'py, u8>, drawn: &str) -> PyResult<Array<'py>> {
         let (mut canvas, drawn) = (canvas(&image)?, from_str::<Drawn>(drawn).map_err(not_json)?);
         py.detach(|| Step::apply_all(&drawn.steps, &mut canvas));
         let (width, height) = canvas.size();

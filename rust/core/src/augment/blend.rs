@@ -182,6 +182,7 @@ fn mix_float16_by_instruction(first: &mut [u8], second: &mut [u8], shares: (f32,
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp)] // exactly
 mod tests {
     use super::*;
 

@@ -303,7 +303,13 @@ impl Geometry {
                     let room = side.saturating_sub(wanted.into());
                     let at = match place {
                         Place::Random => i64::from(random.below(u32::try_from(room + 1).unwrap_or(u32::MAX))),
-                        Place::Corners if view < 4 => if late { room.cast_signed() } else { 0 },
+                        Place::Corners if view < 4 => {
+                            if late {
+                                room.cast_signed()
+                            } else {
+                                0
+                            }
+                        }
                         Place::Center | Place::Corners => middle(side, wanted),
                     };
                     at - i64::from(before)
@@ -366,8 +372,8 @@ pub fn resized(width: u32, height: u32, short: u32, most: Option<u32>) -> (u32, 
 fn fitted(width: u32, height: u32, size: (u32, u32)) -> (u32, u32) {
     let (width, height) = (f64::from(width), f64::from(height));
     let scale = (f64::from(size.0) / width).min(f64::from(size.1) / height);
-    let side = |length: f64, most: u32| ((length * scale).round_ties_even() as u32).clamp(1, most);
-    (side(width, size.0), side(height, size.1))
+    let fit = |length: f64, most: u32| ((length * scale).round_ties_even() as u32).clamp(1, most);
+    (fit(width, size.0), fit(height, size.1))
 }
 
 /// Returns half of `side - wanted`, rounded half to even as Python's `round` does. If the side is shorter,

@@ -278,7 +278,8 @@ impl Decoder {
     /// Returns the area that some crops need, in pixels of the JPEG after that reduction; `None` if they need nothing.
     fn area<'a>(&self, opened: &'a Opened, wanted: &[Wish]) -> Option<(&'a JpegInfo, u32, Rect)> {
         let info = opened.info.as_ref()?;
-        let crops = || wanted.iter().filter(|wish| !wish.crop.target.is_empty()).map(|wish| (wish, opened.stored(wish)));
+        let crops =
+            || wanted.iter().filter(|wish| !wish.crop.target.is_empty()).map(|wish| (wish, opened.stored(wish)));
         let reduction = crops().map(|(_, crop)| self.reduction(info, &crop)).min()?;
         let needs = crops().map(|(wish, crop)| needed(&crop, reduction, wish.filter.support()).0);
         Some((info, reduction, needs.reduce(Rect::around)?))
@@ -288,13 +289,7 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::crop_resize`].
-    pub fn render(
-        &mut self,
-        opened: &Opened,
-        found: Decoded,
-        wish: &Wish,
-        out: &mut [u8],
-    ) -> Result<(), DecodeError> {
+    pub fn render(&mut self, opened: &Opened, found: Decoded, wish: &Wish, out: &mut [u8]) -> Result<(), DecodeError> {
         check_output(out, wish.size)?;
         let (crop, Decoded { region, reduction }) = (opened.stored(wish), found);
         if crop.target.is_empty() {

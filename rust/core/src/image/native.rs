@@ -32,8 +32,15 @@ impl Native {
     }
 }
 
-/// Pixels, before their conversion: channels, bytes of a value, and the values.
-type Values<'a> = (usize, usize, &'a [u8]);
+/// Pixels before their conversion.
+struct Values<'a> {
+    channels: usize,
+    /// Bytes of a value.
+    bytes: usize,
+    /// Values from one pixel to the next.
+    stride: usize,
+    all: &'a [u8],
+}
 
 impl Decoder {
     /// Decodes the whole image to `out`, turned upright if that is requested. Returns width and height.
@@ -43,7 +50,8 @@ impl Decoder {
     pub fn decode_native(&mut self, data: &[u8], native: Native, out: &mut Vec<u8>) -> Result<(u32, u32), DecodeError> {
         self.trim();
         if let Some(image) = raw_pixels(data) {
-            convert("PPM", native, (3, 1, image.pixels), out)?;
+            let values = Values { channels: 3, bytes: 1, stride: 3, all: image.pixels };
+            convert("PPM", native, &values, out)?;
             return Ok((image.width, image.height));
         }
         let format = sniff(data)?;
@@ -53,21 +61,15 @@ impl Decoder {
                 let one = Channels::of(data) == Channels::One;
                 let image = self.decode(data)?;
                 let (width, height) = (image.width, image.height);
-                let channels = if one { 1 } else { 3 };
-                let grey: Vec<u8>;
-                let pixels = if one {
-                    grey = image.pixels.iter().step_by(3).copied().collect();
-                    &grey
-                } else {
-                    image.pixels
-                };
-                convert("JPEG", native, (channels, 1, pixels), out)?;
+                let values = Values { channels: if one { 1 } else { 3 }, bytes: 1, stride: 3, all: image.pixels };
+                convert("JPEG", native, &values, out)?;
                 return Ok((width, height)); // upright
             }
             Format::Png if palette => {
                 let (width, height) = guarded(format, || self.indices(data))?;
                 let count = width as usize * height as usize;
-                convert("PNG", native, (1, 1, &self.scratch[..count]), out)?;
+                let values = Values { channels: 1, bytes: 1, stride: 1, all: &self.scratch[..count] };
+                convert("PNG", native, &values, out)?;
                 (width, height, Orientation::UPRIGHT)
             }
             _ if palette => {
@@ -91,12 +93,13 @@ impl Decoder {
                     }
                 };
                 let count = width as usize * height as usize * channels * bytes;
-                convert(format.name(), native, (channels, bytes, &self.scratch[..count]), out)?;
+                let values = Values { channels, bytes, stride: channels, all: &self.scratch[..count] };
+                convert(format.name(), native, &values, out)?;
                 (width, height, orientation)
             }
         };
         if orientation != Orientation::UPRIGHT {
-            *out = turned(out, (width as usize, height as usize), native.bytes(), orientation);
+            *out = turned(out, (width as usize, height as usize), native.bytes(), orientation)?;
         }
         Ok(orientation.size(width, height))
     }
@@ -130,11 +133,11 @@ impl Decoder {
 fn convert(
     format: &'static str,
     native: Native,
-    (channels, bytes, values): Values<'_>,
+    &Values { channels, bytes, stride, all }: &Values<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), DecodeError> {
     let wrong = |detail: &str| Err(DecodeError::Unsupported { format, detail: detail.to_owned() });
-    let count = values.len() / (channels * bytes);
+    let count = all.len() / (stride * bytes);
     let total = count * native.bytes();
     if out.len() < total {
         *out = Vec::new();
@@ -143,7 +146,7 @@ fn convert(
     let left = total - out.len();
     crate::memory::reserve(out, left).map_err(|_| DecodeError::Memory { bytes: total as u64 })?;
     out.resize(total, 0);
-    let pixels = values.chunks_exact(channels * bytes).zip(out.chunks_exact_mut(native.bytes()));
+    let pixels = all.chunks_exact(stride * bytes).zip(out.chunks_exact_mut(native.bytes()));
     #[allow(clippy::host_endian_bytes)] // the crate `image` returns values in native order
     let wide = |value: &[u8]| match *value {
         [value] => u16::from(value) * 257,
@@ -188,10 +191,16 @@ fn convert(
 }
 
 /// Returns stored pixels at their shown places.
-fn turned(stored: &[u8], (width, height): (usize, usize), bytes: usize, orientation: Orientation) -> Vec<u8> {
+fn turned(
+    stored: &[u8],
+    (width, height): (usize, usize),
+    bytes: usize,
+    orientation: Orientation,
+) -> Result<Vec<u8>, DecodeError> {
     let Orientation { transpose, mirror_x, mirror_y } = orientation;
     let (across, down) = if transpose { (height, width) } else { (width, height) };
-    let mut shown = vec![0; stored.len()];
+    let error = |_| DecodeError::Memory { bytes: stored.len() as u64 };
+    let mut shown = crate::memory::zeros(stored.len()).map_err(error)?;
     for (at, pixel) in shown.chunks_exact_mut(bytes).enumerate() {
         let (x, y) = (at % across, at / across);
         let x = if mirror_x { across - 1 - x } else { x };
@@ -199,5 +208,5 @@ fn turned(stored: &[u8], (width, height): (usize, usize), bytes: usize, orientat
         let (x, y) = if transpose { (y, x) } else { (x, y) };
         pixel.copy_from_slice(&stored[(y * width + x) * bytes..][..bytes]);
     }
-    shown
+    Ok(shown)
 }

@@ -11,9 +11,7 @@ use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
-use crate::image::{
-    Channels, Crop, DecodeOptions, Decoder, Image, Opened, Random, Rect, Timings, Wish, raw_pixels,
-};
+use crate::image::{Channels, Crop, DecodeOptions, Decoder, Image, Opened, Random, Rect, Timings, Wish, raw_pixels};
 use crate::load::batch::{Batch, LoadCounters, Task, add, nanos};
 use crate::load::output::{ArrayPixels, Form, ImageOutput};
 use crate::load::paired::{Lead, follow};
@@ -118,7 +116,13 @@ impl Images {
 
     pub(super) fn scratch(&self) -> Scratch {
         let (payload, value, side, canvas, plane, native) = Default::default();
-        Scratch { decoder: Decoder::new(self.decode), payload, value, side, pixels: PixelMemory { canvas, plane, native } }
+        Scratch {
+            decoder: Decoder::new(self.decode),
+            payload,
+            value,
+            side,
+            pixels: PixelMemory { canvas, plane, native },
+        }
     }
 
     fn record<'a>(&'a self, batch: &'a Batch, row: usize) -> Record<'a> {
@@ -164,7 +168,9 @@ impl Images {
             let image_error = |error| source.reader.damaged(field, record, Damage::Image(error));
             let given = supplied.iter().find(|given| self.outputs[given.0].source == number);
             let timings = if let Some(&(_, data, channels)) = given {
-                shown.make(decoder, pixels, number, Data::Encoded { data, side: &[], channels }, out).map_err(image_error)?
+                shown
+                    .make(decoder, pixels, number, Data::Encoded { data, side: &[], channels }, out)
+                    .map_err(image_error)?
             } else {
                 let (extent, beside) = (&located.extents[place][row], &located.sides[place][row]);
                 if beside.stored > 0 {
@@ -338,10 +344,19 @@ pub struct View {
 }
 
 /// A value that outputs are made from.
+#[derive(Clone, Copy)]
 enum Data<'a> {
     /// An encoded image, its side bytes, and the channels of its source if its headers do not show them.
-    Encoded { data: &'a [u8], side: &'a [u8], channels: Option<Channels> },
-    Array { data: &'a [u8], array: ArrayPixels, shape: &'a [u64] },
+    Encoded {
+        data: &'a [u8],
+        side: &'a [u8],
+        channels: Option<Channels>,
+    },
+    Array {
+        data: &'a [u8],
+        array: ArrayPixels,
+        shape: &'a [u64],
+    },
 }
 
 /// What one view of an output shows.
@@ -480,7 +495,9 @@ impl Record<'_> {
             plan(self, size)?;
             let wishes: Vec<Wish> = colours.iter().flat_map(|&number| self.wishes(number)).collect();
             let from = match (image, &opened) {
-                (None, Some(opened)) => Origin::Encoded { opened, data: encoded, apart: decoder.apart(opened, encoded.1, &wishes) },
+                (None, Some(opened)) => {
+                    Origin::Encoded { opened, data: encoded, apart: decoder.apart(opened, encoded.1, &wishes) }
+                }
                 (image, _) => Origin::Pixels(image.unwrap_or(Image { width: 0, height: 0, pixels: &[] })),
             };
             let together = match from {
@@ -507,12 +524,20 @@ impl Record<'_> {
                 }
             }
         }
+        if memory.native.capacity() > KEEP {
+            memory.native = Vec::new();
+        }
         for number in others {
             let form = self.images.outputs[number].output.form;
             let pixels = match data {
                 Data::Array { data, array, shape } => {
                     let (width, height) = size_of(shape, array)?;
-                    Pixels { size: (width as usize, height as usize), pixel: array.pixel, sample: array.sample, bytes: data }
+                    Pixels {
+                        size: (width as usize, height as usize),
+                        pixel: array.pixel,
+                        sample: array.sample,
+                        bytes: data,
+                    }
                 }
                 Data::Encoded { data, .. } => {
                     let wrong = || DecodeError::Internal { detail: "an array of an encoded image".to_owned() };
@@ -531,12 +556,16 @@ impl Record<'_> {
 
     fn numbers(&self, source: usize, of: impl Fn(Form) -> bool) -> Vec<usize> {
         let outputs = self.images.outputs.iter().enumerate();
-        outputs.filter(|(_, placed)| placed.source == source && of(placed.output.form)).map(|(number, _)| number).collect()
+        outputs
+            .filter(|(_, placed)| placed.source == source && of(placed.output.form))
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// Refuses an image that may be a mask, and would be resized as colours beside what it follows.
     fn refuse_mask(&self, colours: &[usize], data: &[u8], channels: Option<Channels>) -> Decoding<()> {
-        let mut followers = colours.iter().map(|&number| &self.images.outputs[number].output).filter(|output| output.like.is_some());
+        let mut followers =
+            colours.iter().map(|&number| &self.images.outputs[number].output).filter(|output| output.like.is_some());
         let Some(output) = followers.next() else { return Ok(()) };
         let channels = channels.unwrap_or_else(|| Channels::of(data));
         let lead = output.like.map(|like| &self.images.outputs[like].output);
@@ -555,7 +584,8 @@ impl Record<'_> {
             [red, green, blue] => [red, green, blue],
             _ => [0; 3],
         };
-        let wish = |shown: &Shown| Wish { crop: shown.crop, flip: shown.flip, size: output.size, filter: output.filter, fill };
+        let wish =
+            |shown: &Shown| Wish { crop: shown.crop, flip: shown.flip, size: output.size, filter: output.filter, fill };
         self.shown[number].iter().map(wish).collect()
     }
 
@@ -613,7 +643,9 @@ impl Record<'_> {
             let image = (pixels.size.0 as u32, pixels.size.1 as u32);
             shown.crop.check(image, output.size)?;
             if output.form.pixel() != pixels.pixel {
-                return Err(DecodeError::Pair { detail: format!("a pixel has {} bytes, not {}", pixels.pixel, output.form.pixel()) });
+                return Err(DecodeError::Pair {
+                    detail: format!("a pixel has {} bytes, not {}", pixels.pixel, output.form.pixel()),
+                });
             }
             let whole = |Rect { x, y, width, height }: Rect| [x, y, width, height].map(|side| side as usize);
             let cut = Cut { part: [x, y, width, height], bounds: whole(bounds), target: whole(target) };
@@ -639,12 +671,18 @@ impl Record<'_> {
 enum Origin<'a> {
     Pixels(Image<'a>),
     /// An open image, its data and side bytes; and whether each view is decoded on its own.
-    Encoded { opened: &'a Opened, data: (&'a [u8], &'a [u8]), apart: bool },
+    Encoded {
+        opened: &'a Opened,
+        data: (&'a [u8], &'a [u8]),
+        apart: bool,
+    },
 }
 
 /// Returns width and height of an array's pixels.
 fn size_of(shape: &[u64], array: ArrayPixels) -> Decoding<(u32, u32)> {
-    let side = |at: usize| shape.get(at).and_then(|&side| u32::try_from(side).ok()).filter(|side| (1..=1 << 24).contains(side));
+    let side = |at: usize| {
+        shape.get(at).and_then(|&side| u32::try_from(side).ok()).filter(|side| (1..=1 << 24).contains(side))
+    };
     match (side(1), side(0)) {
         (Some(width), Some(height)) if array.pixel > 0 => Ok((width, height)),
         _ => Err(DecodeError::Pair { detail: format!("an array of shape {shape:?} has no pixels to crop") }),

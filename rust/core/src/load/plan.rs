@@ -75,12 +75,13 @@ impl LoadPlan {
             for image in &images {
                 let field = source.field(image.at, outputs.len())?;
                 let kind = source.reader.kind(field);
-                let fits = kind.has_payloads() && match (ArrayPixels::of(kind), image.output.form) {
-                    (Some(array), Form::Array(pixel)) => array.pixel == pixel,
-                    (Some(array), Form::Rgb) => array.pixel == 3 && array.sample == Sample::Uint8,
-                    (Some(_), _) => false,
-                    (None, form) => kind.holds_bytes() && !matches!(form, Form::Array(_)),
-                };
+                let fits = kind.has_payloads()
+                    && match (ArrayPixels::of(kind), image.output.form) {
+                        (Some(array), Form::Array(pixel)) => array.pixel == pixel,
+                        (Some(array), Form::Rgb) => array.pixel == 3 && array.sample == Sample::Uint8,
+                        (Some(_), _) => false,
+                        (None, form) => kind.holds_bytes() && !matches!(form, Form::Array(_)),
+                    };
                 if !fits {
                     let expected = "images are in fields of type image or bytes, or arrays (height, width, channels)";
                     return Err(source.reader.wrong_type(field, expected));

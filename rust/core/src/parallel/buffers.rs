@@ -281,7 +281,8 @@ impl Part<'_> {
             let (start, len) = self.parts.starts[buffer];
             // SAFETY: these are two rows of one buffer. The parts that claimed them have ended their slices, each before
             // it swapped, and no other thread swaps a third time. The buffer stays until this part is dropped.
-            let [one, two] = [row, other].map(|row| unsafe { std::slice::from_raw_parts_mut(start.0.add(row * len), len) });
+            let [one, two] =
+                [row, other].map(|row| unsafe { std::slice::from_raw_parts_mut(start.0.add(row * len), len) });
             work(one, two);
         }
     }

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use crate::common::{folder, options};
 use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::{
-    Access, BufferPool, DType, Error, FieldType, LoadFile, LoadPlan, LoadSource, Mode, Output, Reader,
-    Schema, Shard, SnapshotId, Value, Verify, Workload, Writer, crc32c_append,
+    Access, BufferPool, DType, Error, FieldType, LoadFile, LoadPlan, LoadSource, Mode, Output, Reader, Schema, Shard,
+    SnapshotId, Value, Verify, Workload, Writer, crc32c_append,
 };
 
 const RECORDS: u64 = 5;

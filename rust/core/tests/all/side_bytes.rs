@@ -9,8 +9,8 @@ use crate::common::{
 };
 use fastrecord_core::image::{DecodeOptions, JpegOptions, Markers, encode_jpeg, rewrite};
 use fastrecord_core::{
-    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, LoadCounters, LoadPlan, LoadSource,
-    Mode, Reader, Result, Schema, Value, Verify, Workload, Writer, verify,
+    Access, BatchBuffer, BufferPool, Damage, Depth, Error, FieldType, LoadCounters, LoadPlan, LoadSource, Mode, Reader,
+    Result, Schema, Value, Verify, Workload, Writer, verify,
 };
 
 fn row(rest: &[u8]) -> Row {

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use crate::common::{folder, options};
 use fastrecord_core::image::DecodeOptions;
 use fastrecord_core::{
-    Access, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters,
-    LoadPlan, LoadSource, Loader, Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
+    Access, ArrayType, BatchBuffer, BufferPool, DType, Damage, Error, FieldType, Load, LoadCounters, LoadPlan,
+    LoadSource, Loader, Mode, Output, Reader, Schema, Value, Verify, Workload, Writer,
 };
 
 const SMALL: usize = 6;
@@ -44,8 +44,13 @@ fn plan(paths: &[PathBuf], access: Access) -> Arc<LoadPlan> {
         LoadSource::new(Reader::open(path, access, None).unwrap(), &["large", "small"]).unwrap().into()
     };
     Arc::new(
-        LoadPlan::new(paths.iter().map(source).collect(), &[Output::Stack, Output::Stack], DecodeOptions::default(), Verify::Always)
-            .unwrap(),
+        LoadPlan::new(
+            paths.iter().map(source).collect(),
+            &[Output::Stack, Output::Stack],
+            DecodeOptions::default(),
+            Verify::Always,
+        )
+        .unwrap(),
     )
 }
 
