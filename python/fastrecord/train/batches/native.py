@@ -60,7 +60,7 @@ def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Trans
         steps.append(TrivialAugmentWide(interpolation="bilinear"))
     elif config.augment == "randaugment":
         steps.append(RandAugment(interpolation="bilinear"))
-    if config.random_erasing or config.mixup:
+    if config.random_erasing or config.mixup or config.cutmix:
         steps.append(ToFloat(_FLOATS[config.amp], layout="channels_last" if config.channels_last else "nchw"))
     if config.random_erasing:
         # As in torchvision's trainer, a rectangle gets the mean colour, which is 0 after normalisation.
