@@ -327,8 +327,9 @@ class _Measurement:
 
     def _write(self, ladder: Ladder) -> None:
         config, device = self.config, self.ranks.device
-        names = "model image_size batch_size accumulate augment loader threads amp parallel channels_last compile"
-        about = {name: getattr(config, name) for name in names.split()} | {"steps": self.steps}
+        names = "model image_size batch_size accumulate augment random_erasing mixup cutmix repeated_augmentation"
+        more = "loader threads amp parallel channels_last compile"
+        about = {name: getattr(config, name) for name in (*names.split(), *more.split())} | {"steps": self.steps}
         about |= {"processes": self.ranks.world_size, "device": device.type}
         about["device_name"] = torch.cuda.get_device_name(device) if device.type == "cuda" else None
         about |= {"fastrecord": __version__, "torch": torch.__version__}
