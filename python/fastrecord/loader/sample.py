@@ -40,6 +40,7 @@ class Picture:
         count: Number of views; None: one, without an axis.
         like: The output that it follows.
         nearest: Whether pixels are copied, not blended.
+        may_be_mask: Whether an image of one channel, or with a palette, is made all the same.
         fill: The value, or colour, outside the image.
         array: The type of its field, if it has arrays.
     """
@@ -53,6 +54,7 @@ class Picture:
     nearest: bool = False
     fill: tuple[float, ...] = (0,)
     array: FieldType | None = None
+    may_be_mask: bool = True
 
     def __post_init__(self) -> None:
         pipeline = self.pipeline
@@ -60,15 +62,16 @@ class Picture:
             raise ValueError(
                 f"{self.name!r}: {type(wrong[0]).__name__} needs RGB or grey of 8 bits: other pixels can only be moved"
             )
-        if pipeline.own and (not plain or pipeline.decode.channels != 3):
+        if pipeline.own and not (self.is_plain and pipeline.decode.channels == 3):
             raise ValueError(f"{self.name!r}: Lambda takes images in RGB, of 8 bits")
         if pipeline.to_float is None:
             return
         channels, given = int(np.prod(self._channels)), len(pipeline.to_float.mean)
         if channels != given:
-            numbers = "a number" if channels == 1 else f"{channels} numbers"
+            many, numbers = ("", "a number") if channels == 1 else ("s", f"{channels} numbers")
             raise ValueError(
-                f"{self.name!r} has {channels} channels, and ToFloat {given}: write mean= and std= with {numbers}"
+                f"{self.name!r} has {channels} channel{many}, and ToFloat statistics of {given}: write mean= and std= "
+                f"with {numbers}"
             )
         if self.array is not None and self.array.dtype not in _BLENDED:
             raise ValueError(f"{self.name!r}: ToFloat takes uint8, uint16 and float32, not {self.array.dtype}")
@@ -180,6 +183,7 @@ class Picture:
                 "size": self.size[::-1],
                 "filter": frame.filter if frame else "bilinear",
                 "nearest": self.nearest,
+                "may_be_mask": self.may_be_mask,
                 "fill": self._fill(),
                 "form": self._form(),
                 "recipe": self.pipeline.recipe(),
@@ -230,6 +234,7 @@ class Sample:
                 pictures[name] = _lead(dataset, name, part, to_float)
         if not pictures:
             raise ValueError("sample= has no images that boxes could follow")
+        _check_names(dataset, given, pictures, places)
         ordered = {name: pictures[name] for name in given if name in pictures}
         return cls(ordered, places, single)
 
@@ -242,6 +247,16 @@ class Sample:
     def fields(self) -> set[str]:
         """The fields that outputs are made of."""
         return {picture.field for picture in self.pictures.values()} | set(self.places)
+
+
+def _check_names(
+    dataset: FastRecordDataset, given: Mapping[str, Any], pictures: Mapping[str, Picture], places: Mapping[str, Like]
+) -> None:
+    """Refuse an output with the name of another column of the batches."""
+    taken = [name for name, picture in pictures.items() if picture.field != name and name in dataset.selection.fields]
+    taken += [name for name in (f"{place}_kept" for place in places) if name in {*given, *dataset.selection.fields}]
+    if taken:
+        raise ValueError(f"sample= makes {taken[0]!r}, which is the name of another column: choose another")
 
 
 def _only_field(dataset: FastRecordDataset, given: Any) -> str | None:
@@ -285,6 +300,8 @@ def _lead(dataset: FastRecordDataset, name: str, part: Any, to_float: ToFloat | 
     picture = Picture(name, part.of, pipeline, frame.size, part.count, fill=frame.fill, array=kind)
     if kind is not None:
         _check_array(dataset, part.of, kind)
+        if pipeline.decode != Decode():
+            raise ValueError(f"{name!r} has arrays, and Decode is for encoded images")
         resizes = not frame.steps[-1].cuts or len(frame.steps) > 1
         if not picture.is_colours:
             picture = replace(picture, nearest=kind.dtype not in _BLENDED)
@@ -309,11 +326,17 @@ def _follower(
             f'{name!r}: arrays of {kind.dtype if kind else ""} are not blended: write interpolation="nearest"'
         )
     pipeline = part.pipeline
-    if (kind is not None or nearest) and pipeline.to_float is None:
-        pipeline = replace(pipeline, decode=Decode(1, pipeline.decode.bits)) if kind is None else pipeline
+    decoded = isinstance(part.transforms, Sequence) and any(isinstance(step, Decode) for step in part.transforms)
+    if decoded and kind is not None:
+        raise ValueError(f"{name!r} has arrays, and Decode is for encoded images")
+    if nearest and kind is None:
+        if pipeline.decode.channels == 4:
+            raise ValueError(f"{name!r}: a mask has one channel, not {pipeline.decode}")
+        pipeline = replace(pipeline, decode=Decode(1, pipeline.decode.bits))
+    may_be_mask = nearest or part.interpolation is not None or pipeline.decode.channels == 1
     size: Any = part.size or lead.size
     fill = (part.fill,) if not blends or nearest or kind is not None else (part.fill,) * 3
-    picture = Picture(name, name, pipeline, size, lead.count, part.of, nearest, fill, kind)
+    picture = Picture(name, name, pipeline, size, lead.count, part.of, nearest, fill, kind, may_be_mask)
     return picture if nearest or kind is not None else _converted(picture, to_float)
 
 

@@ -564,8 +564,8 @@ impl Record<'_> {
 
     /// Refuses an image that may be a mask, and would be resized as colours beside what it follows.
     fn refuse_mask(&self, colours: &[usize], data: &[u8], channels: Option<Channels>) -> Decoding<()> {
-        let mut followers =
-            colours.iter().map(|&number| &self.images.outputs[number].output).filter(|output| output.like.is_some());
+        let output = |&number: &usize| &self.images.outputs[number].output;
+        let mut followers = colours.iter().map(output).filter(|output| !output.may_be_mask);
         let Some(output) = followers.next() else { return Ok(()) };
         let channels = channels.unwrap_or_else(|| Channels::of(data));
         let lead = output.like.map(|like| &self.images.outputs[like].output);

@@ -19,6 +19,7 @@ struct Described {
     size: (u32, u32),
     filter: Filter,
     nearest: bool,
+    may_be_mask: bool,
     fill: Vec<u8>,
     form: Form,
     recipe: serde_json::Value,
@@ -54,6 +55,8 @@ pub struct ImageOutput {
     pub(super) filter: Filter,
     /// Whether pixels are copied from the nearest one, not blended.
     pub(super) nearest: bool,
+    /// Whether an image that may be a mask is made all the same.
+    pub(super) may_be_mask: bool,
     /// The pixel where there is nothing of the image.
     pub(super) fill: Vec<u8>,
     pub(super) form: Form,
@@ -68,7 +71,7 @@ impl ImageOutput {
     /// What is wrong.
     pub fn new(json: &str) -> Result<Self, String> {
         let text = |error: serde_json::Error| error.to_string();
-        let Described { stream, count, geometry, like, size, filter, nearest, fill, form, recipe } =
+        let Described { stream, count, geometry, like, size, filter, nearest, may_be_mask, fill, form, recipe } =
             serde_json::from_str(json).map_err(text)?;
         if geometry.is_some() == like.is_some() {
             return Err("an output has a crop of its own, or follows another".to_owned());
@@ -78,7 +81,7 @@ impl ImageOutput {
         }
         let recipe = Recipe::new(&recipe.to_string(), &stream, 0)?;
         let views = (0..count).map(|view| recipe.clone().keyed(&stream, view)).collect();
-        let made = Self { geometry, like, size, filter, nearest, fill, form, views };
+        let made = Self { geometry, like, size, filter, nearest, may_be_mask, fill, form, views };
         let Some(to_float) = made.to_float() else { return made.checked() };
         let channels = to_float.mean.len();
         let fits = match made.form.channels() {

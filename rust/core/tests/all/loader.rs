@@ -39,7 +39,7 @@ fn write(path: &Path, count: u64, bad: bool) -> PathBuf {
 pub fn random_crops((width, height): (u32, u32)) -> Output {
     let described = format!(
         r#"{{"stream": "image", "count": 1, "like": null, "size": [{width}, {height}], "filter": "bilinear",
-            "nearest": false, "fill": [0, 0, 0], "form": "rgb",
+            "nearest": false, "may_be_mask": true, "fill": [0, 0, 0], "form": "rgb",
             "geometry": {{"kind": "random_resized_crop", "size": [{width}, {height}], "scale": [0.08, 1.0], "ratio": [0.75, 1.34]}},
             "recipe": {{"operations": [{{"op": "RandomHorizontalFlip", "p": 0.5}}], "to_float": null, "after": []}}}}"#
     );
