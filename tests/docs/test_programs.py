@@ -60,6 +60,7 @@ SHORTER = {
     "range(90)": "range(2)",
     "// 89": "// 1",
     "(224": "(32",
+    "view(96": "view(16",
     "batch_size=256": "batch_size=4",
     '.frec", 256,': '.frec", 4,',
     "Resize(256)": "Resize(40)",
@@ -164,7 +165,7 @@ def test_every_page_with_programs_is_run_by_a_test() -> None:
         *NOT_RUN,
         *RUN_HERE,
         *(f"docs/from/{page}.md" for page in ("imagefolder", *SOURCES)),
-        *(f"docs/howto/{page}.md" for page in (*HOWTO, *LIBRARIES)),
+        *(f"docs/howto/{page}.md" for page in (*RECIPES, *HOWTO, *LIBRARIES)),
     }
     for page, module in ELSEWHERE.items():
         assert Path(page).name in (Path(__file__).parent / module).read_text(encoding="utf-8"), page
@@ -341,8 +342,10 @@ def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: 
     run("docs/from/imagefolder.md", programs)  # torchvision is here, so this "before" runs too
 
 
+# Pages of recipes, and what both their programs, "Before" and "After", make for the model.
+RECIPES = {"dino": "crops", "simclr": "images"}
 # Pages that need no other package, and those of another one.
-HOWTO = ("audio", "captions", "deleting", "depth", "detection", "segmentation", "views")
+HOWTO = ("audio", "captions", "deleting", "depth", "detection", "segmentation")
 LIBRARIES = {"timm": "timm", "trainer": "transformers"}
 
 
@@ -351,6 +354,29 @@ def test_what_people_come_with_trains_as_the_page_says(page: str) -> None:
     names = run(f"docs/howto/{page}.md", blocks(f"docs/howto/{page}.md"))
     if page == "deleting":
         assert len(fr.Reader("rest.frec")) == len(fr.Reader("chosen.frec")) == len(names["data"]) - 1
+
+
+def forms(value: Any) -> Any:
+    """Return the types and shapes of tensors in lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape)
+    if isinstance(value, dict):
+        return {name: forms(one) for name, one in value.items()}
+    return [forms(one) for one in value]
+
+
+@pytest.mark.parametrize("page", RECIPES)
+def test_a_recipe_makes_what_the_code_makes_that_it_replaces(page: str) -> None:
+    names: dict[str, Any] = {"__name__": "snippet"}
+    made = {}
+    for block in blocks(f"docs/howto/{page}.md"):
+        if block.title:
+            names.pop(RECIPES[page], None)
+        run(f"docs/howto/{page}.md", [block], names)
+        if block.title:
+            made[block.title] = forms(names[RECIPES[page]])
+    assert list(made) == ["Before", "After"]
+    assert made["Before"] == made["After"]
 
 
 @pytest.mark.slow
