@@ -39,6 +39,8 @@ _METAVARS |= {"fractions": "SHARE,...", "names": "NAME,...", "records": "LIST", 
 _WORDS = ("raw", "quality", "shards", "staging", "fractions")
 # Given several times: the texts may have commas.
 _REPEATED = ("classes", "drop", "val")
+# Sizes in pixels, not in bytes.
+_PIXELS = ("eval_size",)
 # Stands for None where that is not the default.
 NONE = "none"
 
@@ -286,7 +288,7 @@ def _options(
         more["type"] = click.Choice(get_args(kinds[origins.index(Literal)]))
     elif name in _REPEATED:
         more |= {"multiple": True, "type": _Value([str])}
-    elif name.endswith("_size") and int in kinds and default is None:
+    elif name.endswith("_size") and name not in _PIXELS and int in kinds and default is None:
         more["type"] = _Size()
         text = f"{_sentence(text)} SIZE is a number of bytes, or with a unit, such as 4GiB"
     elif any(isinstance(origin, type) and issubclass(origin, os.PathLike) for origin in origins):

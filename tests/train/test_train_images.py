@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torchvision.transforms import v2
 
 import fastrecord as fr
 import fastrecord.transforms as T  # noqa: N812 - as torchvision's users write
 from fastrecord.train import TrainConfig, TrainError, train
+from fastrecord.train.__main__ import main
 from fastrecord.train.batches.native import make_mixing, make_sample
 from fastrecord.train.batches.open import open_batches, open_datasets
 from fastrecord.train.distributed import Ranks
@@ -66,6 +68,18 @@ def test_sizes_have_equal_parts_of_the_epochs() -> None:
 def test_sizes_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(train="x", **options)
+
+
+def test_sizes_on_the_command_line_are_pixels(tmp_path: Path) -> None:
+    shown = " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
+    assert "--eval-size N Height and width of the images in evaluation" in shown
+    for size, message in (("1GiB", "'1GiB' is not a whole number"), ("224x224", "'224x224' is not a whole number")):
+        assert message in CliRunner().invoke(main, ["a", "--eval-size", size]).stderr
+    command = ["a", "--image-size", "96,48", "--eval-size", "64", "--epochs", "1", "--warmup-epochs", "0"]
+    assert "--image-size is [96, 48]: it must be" in CliRunner().invoke(main, command).stderr
+    (tmp_path / "a.toml").write_text("image-size = [96, 48]\neval-size = 64\n")
+    config = TrainConfig.from_toml(tmp_path / "a.toml", train="x")
+    assert (config.sizes, config.evaluation) == ((96, 48), (64, 73))
 
 
 def test_images_grow_from_epoch_to_epoch_also_after_a_resume(colours: Path, held_out: Path, tmp_path: Path) -> None:

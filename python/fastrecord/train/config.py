@@ -115,9 +115,9 @@ class TrainConfig:
         warmup_start: Share of the peak learning rate at which the warm-up begins.
         label_smoothing: Label smoothing, in [0, 1).
         ema_decay: Decay of an exponential moving average of the weights, which is evaluated too and
-            kept in the checkpoints; 0: no average. As in torchvision's trainer, an average over
-            `ema_steps` steps keeps `1 - (1 - ema_decay) * global batch * ema_steps / epochs`, and is a
-            copy of the model until the warm-up ends.
+            kept in the checkpoints; 0: no average. As in torchvision's trainer, every `ema_steps` steps
+            it keeps 1 - (1 - decay) * global batch * steps / epochs of itself, and it is a copy of the
+            model until the warm-up ends.
         ema_steps: Optimizer steps after which the average moves.
         amp: Mixed precision: "off", "bf16", or "fp16" with a gradient scaler.
         channels_last: Keep the weights and images in channels_last memory.
