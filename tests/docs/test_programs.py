@@ -400,11 +400,13 @@ def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
 
 def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
-    train, evaluate, sample, from_torchvision, places, lines, changes, pairs, arrays, padded, stats = blocks(page)
+    train, evaluate, sample, mixed, from_torchvision, places, lines, changes, pairs, arrays, padded, stats = blocks(page)
     names = run(page, [train], {"torch": torch})
     assert names["images"].shape[1:] == (3, 32, 32)
     assert names["images"].dtype == torch.bfloat16
     run(page, [evaluate], {"fr": fr, "T": T, "val": fr.FastRecordDataset("val.frec")})
+    labels = run(page, [mixed], {"fr": fr, "T": T})["labels"]
+    torch.testing.assert_close(labels.sum(1), torch.ones(len(labels)))
     run(page, [from_torchvision])
     write_places(folder)
     made = run(page, [sample], {"fr": fr, "T": T})["batch"]
