@@ -59,7 +59,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
     """Iterates over batches of a data set, made by threads of the core.
 
     It replaces torch's DataLoader and has no worker processes. Threads read, check, decode, crop,
-    resize and mirror images, and decompress and stack arrays, directly into the memory of the
+    resize and augment images, and decompress and stack arrays, directly into the memory of the
     batch. The consumer owns a batch: its memory is reused only after all tensors over it are gone.
 
     **Images.** Batches are `(images, labels)`: uint8 (B, 3, H, W) in channels_last memory, or floats
@@ -75,15 +75,14 @@ class FastRecordLoader(Fixed, Iterable[Any]):
 
     **Order and augmentation** depend only on the sampler, its seed and the epoch, not on threads or
     timing. Each draw is a function of (seed, epoch, position in the epoch's order) and of the operation
-    (docs/order.md). Epochs advance
-    automatically as in FastRecordBatchSampler; `set_epoch` selects one.
+    (docs/order.md). Epochs advance automatically as in FastRecordBatchSampler; `set_epoch` selects one.
 
     **Resuming.** `state_dict()` counts the batches handed out, not the batches in progress. After
     `load_state_dict` the next iteration continues after them, with the same images. With a
     FastRecordBatchSampler the state is that sampler's state.
 
-    **Changes.** `sample` and `batch_transform` may be set, and take effect from
-    the next iteration on. Other attributes cannot be set.
+    **Changes.** `sample` and `batch_transform` may be set, and take effect from the next iteration on.
+    Other attributes cannot be set.
 
     **Processes.** The loader may be forked and pickled (for spawned processes) between iterations;
     an iteration belongs to its process. An iteration that is stopped early, fails or is
@@ -101,7 +100,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             the batches that were done. Its `seed` is its own, or its sampler's; 0 if it has none.
         shuffle: With `batch_size`, as in FastRecordBatchSampler: True (the default) to train, False
             to evaluate, "blocks" for slow disks.
-        seed: Seed of crops, flips and `BatchInfo`, and with `batch_size` of the order too. Default:
+        seed: Seed of all draws for images and of `BatchInfo`, and with `batch_size` of the order too. Default:
             the batch sampler's, so that two loaders with samplers of one seed draw the same crops.
             A state keeps it, and `load_state_dict` takes over the state's.
         sample: What becomes of images, in the core's threads. A list of `fastrecord.transforms`, which begins with

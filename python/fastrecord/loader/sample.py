@@ -1,6 +1,6 @@
 """`Sample`: what the batches of a loader are made of, resolved against the data set's fields.
 
-Makes no batch: `Outputs` plans the threads' work, `Places` moves boxes.
+Makes no batch: `Outputs` plans the threads' work, `move_places` moves boxes.
 """
 
 from __future__ import annotations
