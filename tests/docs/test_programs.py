@@ -343,9 +343,14 @@ def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: 
 
 
 # Pages of recipes, and what both their programs, "Before" and "After", make for the model.
-RECIPES = {"dino": ("crops",), "imagenet": ("images", "labels"), "simclr": ("images",)}
+RECIPES = {
+    "captions": ("images", "tokens"),
+    "dino": ("crops",),
+    "imagenet": ("images", "labels"),
+    "simclr": ("images",),
+}
 # Pages that need no other package, and those of another one.
-HOWTO = ("audio", "captions", "deleting", "depth", "detection", "segmentation")
+HOWTO = ("audio", "deleting", "depth", "detection", "segmentation")
 LIBRARIES = {"timm": "timm", "trainer": "transformers"}
 
 
