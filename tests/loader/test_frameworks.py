@@ -73,6 +73,7 @@ def test_every_section_with_a_snippet_is_run_below() -> None:
     assert list(snippets()) == [
         "Which records make up a batch",
         "Draws with replacement",
+        "Repeated augmentation",
         "A mix of data sets",
         "Lightning",
         "Accelerate",
@@ -90,6 +91,11 @@ def test_the_draws_of_the_docs_run(run_snippet: Callable[[str], dict[str, Any]])
     assert len(drawn) == 100
     small = names["data"].column("image.width") <= 40
     assert not any(small[row] for batch in names["sampler"] for row in batch)
+
+
+def test_the_repeats_of_the_docs_run(run_snippet: Callable[[str], dict[str, Any]]) -> None:
+    names = run_snippet("Repeated augmentation")
+    assert len(set(names["first"])) == len(names["first"]) // 4
 
 
 def test_the_mix_of_the_docs_runs(run_snippet: Callable[[str], dict[str, Any]]) -> None:

@@ -353,8 +353,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"prefetch": -1}, ValueError, "prefetch is from 0 to"),
         ({"pin_memory": "yes"}, ValueError, 'pin_memory is True, False or "auto"'),
         ({"device": "toaster"}, ValueError, "device: .*toaster"),
-        ({"dtype": torch.int32}, TypeError, "dtype is a float type of torch, .*, not torch.int32"),
-        ({"dtype": "float16"}, TypeError, "dtype is a float type of torch, .*, not 'float16'"),
+        ({"dtype": torch.int32}, TypeError, "dtype is torch.float32, .*, not torch.int32"),
+        ({"dtype": "float16"}, TypeError, "dtype is torch.float32, .*, not 'float16'"),
         ({"on_error": "ignore"}, ValueError, 'on_error is "raise", "skip", a callable or a fastrecord.Skip, not'),
     ],
 )
