@@ -1,4 +1,4 @@
-"""Which part of its source each image shows: boxes, flips, sizes and matrices in `BatchInfo`."""
+"""Which part of its source each image shows: boxes, sizes and matrices in `BatchInfo`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,48 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision import tv_tensors
-from torchvision.transforms import v2
 
 import fastrecord as fr
-from fastrecord.transforms import CenterCrop, Geometry, RandomCrop, RandomResizedCrop, Resize, ViewInfo
-from fastrecord.transforms.batch_info import BatchInfo
-from tests.support.loading import make
+from fastrecord.transforms import (
+    AutoAugment,
+    CenterCrop,
+    ColorJitter,
+    Letterbox,
+    Like,
+    Operation,
+    Pad,
+    RandAugment,
+    RandomAffine,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomOrder,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomVerticalFlip,
+    Resize,
+    TrivialAugmentWide,
+    View,
+    ViewInfo,
+)
+from fastrecord.transforms.frame import Frame
+from tests.support.loading import make, with_info
 from tests.support.pictures import exif, pixels, save, with_segment
 
-GEOMETRIES = [
-    RandomResizedCrop((24, 30)),
-    CenterCrop((20, 28), resize=32),
-    CenterCrop(30),
-    CenterCrop((90, 100)),
-    Resize((17, 33)),
-    RandomCrop((24, 40)),
-    RandomCrop((50, 90), padding=20),
+GEOMETRIES: list[list[Any]] = [
+    [RandomResizedCrop((24, 30))],
+    [Resize(32), CenterCrop((20, 28))],
+    [Resize(32, max_size=36), CenterCrop((20, 28))],
+    [Resize((40, 50)), CenterCrop((36, 28))],
+    [CenterCrop(30)],
+    [CenterCrop((90, 100))],
+    [Resize((17, 33))],
+    [RandomCrop((24, 40))],
+    [RandomCrop((50, 90), padding=20)],
+    [Resize(40), Pad((5, 9)), RandomCrop(32)],
+    [Letterbox((50, 44))],
 ]
 SIZES = [(40, 60), (61, 43), (30, 80), (96, 33), (50, 50), (41, 67)]
 KINDS = ["PNG", "PPM", "JPEG2000", "JPEG"]
@@ -53,13 +78,6 @@ def write(path: Path, sizes: Sequence[tuple[int, int]] = SIZES, kind: str = "PNG
     return path
 
 
-def gathered(path: Any, batch_size: int, **options: Any) -> list[tuple[Any, BatchInfo]]:
-    """Return batches and their infos, whose views were used."""
-    return list(
-        make(path, batch_size, batch_transform=lambda batch, info: (batch, info, dict(info.views))[:2], **options)
-    )
-
-
 def assert_is_where_it_says(image: torch.Tensor, view: ViewInfo, slot: int) -> None:
     """Compare the colours of an image with the places in the source that its matrix names."""
     height, width = view.output
@@ -81,56 +99,26 @@ def assert_is_where_it_says(image: torch.Tensor, view: ViewInfo, slot: int) -> N
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
 def test_the_matrix_leads_from_the_source_to_the_pixels_of_the_batch(
-    tmp_path: Path, geometry: Geometry, kind: str
+    tmp_path: Path, geometry: list[Any], kind: str
 ) -> None:
     path = write(tmp_path / "x.frec", kind=kind)
     flips = []
     for _ in range(2):  # the same again
-        for images, info in gathered(path, 4, image=geometry, flip=True):
+        for images, info in with_info(path, 4, sample=[*geometry, RandomHorizontalFlip()]):
             view = info.views["image"]
             assert [tuple(size) for size in view.sizes] == [SIZES[row] for row in info.rows]
-            assert (view.output, view.matrix.shape) == (geometry.output, (len(info), 3, 3))
-            assert [str(a.dtype) for a in (view.sizes, view.boxes, view.flipped)] == ["int64", "float64", "bool"]
+            assert (view.output, view.matrix.shape) == (Frame(tuple(geometry)).size, (len(info), 3, 3))
+            assert [str(a.dtype) for a in (view.sizes, view.boxes, view.matrix)] == ["int64", "float64", "float64"]
             for slot, image in enumerate(images):
                 assert_is_where_it_says(image, view, slot)
-            flips += view.flipped.tolist()
+            flips += (view.matrix[:, 0, 0] < 0).tolist()
     assert flips[: len(SIZES)] == flips[len(SIZES) :]
     assert 0 < sum(flips) < len(flips)
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES, ids=repr)
-def test_boxes_moved_by_the_matrix_are_where_torchvision_moves_them(tmp_path: Path, geometry: Geometry) -> None:
-    path = write(tmp_path / "x.frec", boxes=True)
-    for batch, info in gathered(path, 3, image=geometry, flip=True, fields=("image", "boxes")):
-        view = info.views["image"]
-        for slot, boxes in enumerate(batch["boxes"]):
-            height, width = (int(side) for side in view.sizes[slot])
-            box: Any = tv_tensors.BoundingBoxes(boxes.double(), format="XYXY", canvas_size=(height, width))
-            box = v2.functional.pad(box, [300] * 4)  # torchvision clips to the image
-            part = view.boxes[slot][[1, 0, 3, 2]] + 300
-            if np.allclose(part, part.round(), atol=1e-9):
-                top, left, bottom, right = (round(side) for side in part)
-                shown = v2.functional.resized_crop(box, top, left, bottom - top, right - left, list(view.output))
-            else:
-                assert isinstance(geometry, CenterCrop)
-                assert geometry.resize is not None
-                box = tv_tensors.BoundingBoxes(boxes.double(), format="XYXY", canvas_size=(height, width))
-                shown = v2.CenterCrop(geometry.output)(v2.Resize(geometry.resize)(box))
-            if view.flipped[slot]:
-                shown = v2.functional.horizontal_flip(shown)
-            moved = move(boxes.double().numpy(), view.matrix[slot])
-            clipped = np.clip(moved.reshape(-1, 2, 2), 0, view.output[::-1]).reshape(-1, 4)
-            np.testing.assert_allclose(clipped, shown.numpy(), atol=1e-3)
-
-
-def move(boxes: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    corners = boxes.reshape(-1, 2, 2) @ matrix[:2, :2].T + matrix[:2, 2]
-    return np.concatenate([corners.min(1), corners.max(1)], 1)
-
-
 def test_the_box_is_that_of_the_crop_in_whole_pixels(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", kind="PPM")
-    ((images, info),) = gathered(path, len(SIZES), image=RandomCrop(24), flip=False)
+    ((images, info),) = with_info(path, len(SIZES), sample=RandomCrop(24))
     for image, (left, top, right, bottom), row in zip(images, info.views["image"].boxes, info.rows, strict=True):
         part = smooth(*SIZES[row])[int(top) : int(bottom), int(left) : int(right)]
         np.testing.assert_array_equal(image.permute(1, 2, 0), part)
@@ -138,7 +126,7 @@ def test_the_box_is_that_of_the_crop_in_whole_pixels(tmp_path: Path) -> None:
 
 def test_a_crop_beside_the_image_has_its_box_and_the_images_matrix(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", [(8, 8)] * 60)
-    ((images, info),) = gathered(path, 60, image=RandomCrop(4, padding=10), flip=True)
+    ((images, info),) = with_info(path, 60, sample=[RandomCrop(4, padding=10), RandomHorizontalFlip()])
     boxes = info.views["image"].boxes
     beside = (boxes[:, :2] >= 8).any(1) | (boxes[:, 2:] <= 0).any(1)
     assert 0 < beside.sum() < 60
@@ -156,15 +144,15 @@ def test_images_of_several_fields_have_a_view_each_of_the_same_part(tmp_path: Pa
             }
             writer.append({**for_field, "id": number})
     dataset = fr.FastRecordDataset(path, fields=("lr", "hr", "id"))
-    for geometries in (
-        {"lr": RandomCrop(12, padding=2), "hr": RandomCrop(24)},
-        {"hr": RandomResizedCrop(40), "lr": RandomResizedCrop((30, 20))},
-    ):
-        options: dict[str, Any] = {"image": geometries, "flip": True}
-        for batch, info in gathered(dataset, 4, **options):
-            assert list(info.views) == list(geometries)
+    samples: list[dict[str, Any]] = [
+        {"lr": [RandomCrop(12, padding=2), RandomHorizontalFlip()], "hr": Like("lr", size=24)},
+        {"lr": Like("hr", size=(30, 20)), "hr": [RandomResizedCrop(40), RandomHorizontalFlip()]},
+    ]
+    for sample in samples:
+        for batch, info in with_info(dataset, 4, sample=sample):
+            assert list(info.views) == list(sample)
             low, high = info.views["lr"], info.views["hr"]
-            assert low.flipped.tolist() == high.flipped.tolist()
+            np.testing.assert_array_equal(low.matrix[:, 0, 0] < 0, high.matrix[:, 0, 0] < 0)
             np.testing.assert_allclose(2 * low.boxes, high.boxes, atol=1e-9)
             np.testing.assert_array_equal(2 * low.sizes, high.sizes)
             for name, view in info.views.items():
@@ -183,7 +171,7 @@ def test_skipped_records_leave_no_gap_and_views_are_pure_functions_of_the_positi
     for threads, batch_size in ((1, 5), (2, 8)):
         dataset = fr.FastRecordDataset(path, image_field="image")
         options: dict[str, Any] = {"on_error": "skip", "limit": None, "threads": threads, "seed": 3, "shuffle": True}
-        infos = [info for _, info in gathered(dataset, batch_size, **options)]
+        infos = [info for _, info in with_info(dataset, batch_size, **options)]
         views = [info.views["image"] for info in infos]
         rows = np.concatenate([info.rows for info in infos])
         assert sorted(rows) == [row for row in range(20) if row not in (0, 3, 7, 19)]
@@ -203,7 +191,7 @@ def test_with_exif_orientation_the_source_is_the_image_turned_upright(tmp_path: 
                 stored = {5: across, 6: across[::-1], 7: across[::-1, ::-1], 8: across[:, ::-1]}[orientation]
             data = save(Image.fromarray(np.ascontiguousarray(stored)), "JPEG", quality=98, subsampling=0)
             writer.append({"image": with_segment(data, 0xE1, exif(orientation))})
-    ((images, info),) = gathered(path, 8, exif_orientation=True)
+    ((images, info),) = with_info(path, 8, exif_orientation=True)
     assert info.views["image"].sizes.tolist() == [[40, 70]] * 8
     for slot, image in enumerate(images):
         assert_is_where_it_says(image, info.views["image"], slot)
@@ -211,14 +199,100 @@ def test_with_exif_orientation_the_source_is_the_image_turned_upright(tmp_path: 
 
 def test_views_are_there_after_the_iteration_and_in_a_pickle_and_arrays_have_none(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", boxes=True)
-    (_, info), *_ = gathered(path, 4)
+    (_, info), *_ = with_info(path, 4)
     copy = pickle.loads(pickle.dumps(info))
     np.testing.assert_array_equal(copy.views["image"].matrix, info.views["image"].matrix)
     assert "boxes" in repr(info)
     with pytest.raises(KeyError):
         info.views["boxes"]
-    for _, info in gathered(fr.FastRecordDataset(path, fields=("boxes",)), 4, image=None, flip=False):
+    for _, info in with_info(fr.FastRecordDataset(path, fields=("boxes",)), 4, sample=None):
         assert dict(info.views) == {}
+
+
+# --- operations that move pixels ---
+
+
+MOVES: list[Operation] = [
+    RandomHorizontalFlip(1.0),
+    RandomVerticalFlip(1.0),
+    RandomRotation(40),
+    RandomRotation((60, 90), "bilinear", center=(30, 20)),
+    RandomAffine(10, (0.2, 0.1), (0.7, 1.4), (-20, 20, -10, 15)),
+    RandomAffine(0, (0.3, 0.3)),
+    RandomPerspective(0.5, p=1.0),
+    RandomPerspective(0.3, p=1.0, interpolation="nearest"),
+    RandomApply([RandomRotation(20), RandomHorizontalFlip()], p=0.7),
+    RandomChoice([RandomRotation(30), RandomPerspective(0.4, p=1.0), RandomVerticalFlip()]),
+    RandomOrder([RandomRotation(30), RandomHorizontalFlip(1.0), RandomAffine(0, (0.1, 0.2))]),
+    TrivialAugmentWide(),
+    RandAugment(3, 12),
+    AutoAugment(),
+]
+DOTS = [(40, 30), (80, 34), (58, 66)]  # x, y: the middle of each dot, one for each channel
+REACH = 5
+WIDTH, HEIGHT = 120, 96
+
+
+def dots(scale: int) -> NDArray[np.uint8]:
+    """Return a dark image with a square dot in each channel."""
+    image = np.zeros((HEIGHT * scale, WIDTH * scale, 3), np.uint8)
+    for channel, (x, y) in enumerate(DOTS):
+        image[(y - REACH) * scale : (y + REACH) * scale, (x - REACH) * scale : (x + REACH) * scale, channel] = 255
+    return image
+
+
+@pytest.fixture(scope="module")
+def dotted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dots, and the same of twice the size; a mask of the first dot."""
+    path = tmp_path_factory.mktemp("dots") / "x.frec"
+    fields = {"image": fr.image(), "twice": fr.image(), "mask": fr.array("int32", (None, None))}
+    with fr.Writer(path, fr.Schema(fields)) as writer:
+        for _ in range(24):
+            image, twice = (save(Image.fromarray(dots(scale)), "PPM") for scale in (1, 2))
+            writer.append({"image": image, "twice": twice, "mask": dots(3)[:, :, 0].astype(np.int32)})
+    return path
+
+
+def found(values: torch.Tensor, view: ViewInfo, slot: int, channel: int, allowed: float = 0.6) -> bool:
+    """Compare the place of a dot with the matrix's; return whether the whole dot is in the picture."""
+    scale = view.sizes[slot][0] / HEIGHT
+    x, y = DOTS[channel]
+    square = np.array([[x + i * REACH, y + j * REACH] for i, j in ((0, 0), (-1, -1), (1, -1), (1, 1), (-1, 1))])
+    matrix = view.matrix[slot]
+    points = np.concatenate([square * scale, np.ones((5, 1))], 1) @ matrix.T
+    points = points[:, :2] / points[:, 2:]
+    around = points[1:]
+    along = np.roll(around, -1, 0)
+    area = abs((around[:, 0] * along[:, 1] - along[:, 0] * around[:, 1]).sum()) / 2
+    weight = values.double().numpy() / values.max().clamp(1).item()
+    if not 0.9 < weight.sum() / area < 1.1 or area < 20:
+        return False  # it was cut off
+    row, column = np.mgrid[: values.shape[0], : values.shape[1]] + 0.5
+    # A perspective moves the middle of a square from the middle of its image: the mean of the corners is near.
+    middle = np.array([(weight * column).sum(), (weight * row).sum()]) / weight.sum()
+    bent = 0.12 * np.ptp(around, 0).max() if abs(matrix[2, :2]).max() > 0 else 0
+    assert np.abs(middle - points[0]).max() < allowed + bent
+    return True
+
+
+@pytest.mark.parametrize("crop", [Resize((HEIGHT, WIDTH)), RandomResizedCrop((80, 90), scale=(0.7, 1))], ids=repr)
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: str(move)[:60])
+def test_dots_are_where_the_matrix_says_after_every_move(dotted: Path, move: Operation, crop: Any) -> None:
+    sample = {
+        "image": [crop, move],
+        "twice": Like("image", size=(70, 130)),
+        "mask": Like("image", size=(150, 120)),
+    }
+    seen = 0
+    ((batch, info),) = with_info(fr.FastRecordDataset(dotted, fields=("image", "twice", "mask")), 24, sample=sample)
+    for slot in range(24):
+        for channel in range(3):
+            if not move.changes:
+                seen += found(batch["image"][slot, channel], info.views["image"], slot, channel)
+            seen += found(batch["twice"][slot, channel], info.views["twice"], slot, channel)
+        # The nearest pixel is that under the corner of a pixel, not under its middle, as in torch.
+        seen += found(batch["mask"][slot], info.views["mask"], slot, 0, allowed=1.5)
+    assert seen > 24 * (4 if move.changes else 7) / 3
 
 
 # --- fields that need them ---
@@ -260,13 +334,14 @@ def test_boxes_masks_and_keypoints_beside_images_cropped_at_random_are_warned_of
             writer.append({"image": values["image"], name: value})
     data = fr.FastRecordDataset(path, fields=("image", name))
 
-    def loader(geometry: Geometry, flip: bool = False, **options: Any) -> fr.FastRecordLoader:
-        return make(data, 2, image={"image": geometry}, flip=flip, **options)
+    def loader(sample: Any, **options: Any) -> fr.FastRecordLoader:
+        return make(data, 2, sample=sample if isinstance(sample, dict) else {"image": sample}, **options)
 
     warned = [
-        loader(RandomResizedCrop(8)),
-        loader(RandomCrop(8)),
-        loader(Resize(8), flip=True),
+        loader({"image": RandomResizedCrop(8)}),
+        loader({"small": View("image", RandomCrop(8))}),
+        loader([Resize((8, 8)), RandomHorizontalFlip()]),
+        loader([Resize((8, 8)), RandomRotation(10)]),
         loader(RandomCrop(8), batch_transform=lambda batch, _: batch),
     ]
     for made in warned:
@@ -277,7 +352,7 @@ def test_boxes_masks_and_keypoints_beside_images_cropped_at_random_are_warned_of
                 list(made)
         list(made)  # once
     for made in (
-        loader(Resize(8)),
+        loader([Resize((8, 8)), ColorJitter(0.1)]),
         loader(CenterCrop(8)),
         loader(RandomCrop(8), batch_transform=lambda batch, info: (batch, info.views["image"])),
     ):
