@@ -102,7 +102,8 @@ def nearest(values: NDArray[Any], view: Any, slot: int, fill: float = 0) -> NDAr
     found[~inside] = fill
     matrix = view.matrix[slot]
     found = found[:, ::-1] if matrix[0, 0] < 0 else found
-    return found[::-1] if matrix[1, 1] < 0 else found
+    found = found[::-1] if matrix[1, 1] < 0 else found
+    return np.asarray(found)
 
 
 # --- kinds ---
@@ -145,7 +146,7 @@ DTYPES += ["float16", "float32", "float64"]
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arrays_of_any_type_keep_their_values(tmp_path: Path, dtype: str, shape: tuple[int | None, ...]) -> None:
     rng = np.random.default_rng(1)
-    values = [rng.integers(0, 100, (48, 60, *shape[2:])).astype(dtype) for _ in range(4)]
+    values = [rng.integers(0, 100, (48, 60, *[dim or 1 for dim in shape[2:]])).astype(dtype) for _ in range(4)]
     path = write_arrays(tmp_path / "x.frec", values, fr.array(dtype, shape))
     crop = [RandomResizedCrop(32), RandomHorizontalFlip(), RandomVerticalFlip()]
     ((batch, info),) = with_info(both(path), 4, sample={"image": crop, "mask": Like("image", size=(20, 40))})
@@ -195,7 +196,7 @@ def test_arrays_are_blended_if_asked_for(tmp_path: Path, dtype: str) -> None:
 
 def test_masks_become_floats_of_one_channel(tmp_path: Path) -> None:
     path = write(tmp_path / "x.frec", [(RGB, MASKS["grey PNG"][0])])
-    like = Like("image", [ToFloat(mean=0, std=1)], interpolation="nearest")
+    like = Like("image", [ToFloat(mean=[0], std=[1])], interpolation="nearest")
     (batch,) = make(both(path), 1, sample={"image": CenterCrop((48, 60)), "mask": like})
     assert batch["mask"].shape == (1, 1, 48, 60)
     np.testing.assert_allclose(batch["mask"][0, 0], IDS / 255, atol=1e-6)
@@ -207,14 +208,15 @@ def test_masks_become_floats_of_one_channel(tmp_path: Path) -> None:
 def moved(mask: torch.Tensor, step: dict[str, Any]) -> torch.Tensor:
     given = {name: value for name, value in step.items() if name not in ("step", "interpolation", "fill")}
     how: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST, "fill": 0}
+    made: torch.Tensor
     match step["step"]:
         case "affine":
-            return functional.affine(mask, **given, **how)
+            made = functional.affine(mask, **given, **how)
         case "perspective":
-            return functional.perspective(mask, None, None, **given, **how)
+            made = functional.perspective(mask, None, None, **given, **how)
         case kind:
-            flipped: torch.Tensor = getattr(functional, kind)(mask)
-            return flipped
+            made = getattr(functional, kind)(mask)
+    return made
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ from tests.support.loading import make
 from tests.support.pictures import picture, save
 
 CROP = RandomResizedCrop(8)
+# For arguments of wrong types.
+any_view: Any = View
+any_like: Any = Like
 FIELDS: dict[str, Any] = {
     "image": fr.image(),
     "mask": fr.image(),
@@ -73,12 +76,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             TypeError,
             r"begins with the crop, .*, not RandomHorizontalFlip",
         ),
-        (lambda: View("image", "crop"), TypeError, "transforms"),
-        (lambda: View("image", 3), TypeError, "transforms"),
+        (lambda: any_view("image", "crop"), TypeError, "transforms"),
+        (lambda: any_view("image", 3), TypeError, "transforms"),
         (lambda: View("image", [CROP, ToFloat(), ToFloat()]), ValueError, "a list has one ToFloat"),
         (lambda: View("image", [CROP, RandomInvert(), CenterCrop(4)]), ValueError, "comes at the start of a list"),
         (lambda: View("image", [CROP, Decode(1)]), ValueError, "comes at the start of a list"),
-        (lambda: View("image", [CROP, torch.nn.Identity()]), TypeError, "is no transform of fastrecord.transforms"),
+        (lambda: any_view("image", [CROP, torch.nn.Identity()]), TypeError, "is no transform of fastrecord.transforms"),
         (
             lambda: View("image", [CROP, ToFloat(), RandomInvert()]),
             ValueError,
@@ -99,7 +102,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda: View("image", FiveCrop(8), 4), ValueError, "FiveCrop makes 5 views, not 4"),
         (lambda: View("image", CROP, 0), ValueError, "count is from 1 to"),
         (lambda: View("image", CROP, 5000), ValueError, "count is from 1 to"),
-        (lambda: View("image", CROP, 1.5), TypeError, "count is an int, not float"),
+        (lambda: any_view("image", CROP, 1.5), TypeError, "count is an int, not float"),
         (lambda: Decode(2), ValueError, "channels is 1, 3 or 4, not 2"),
         (lambda: Decode(bits=12), ValueError, "bits is 8 or 16, not 12"),
         (lambda: Decode(4, bits=16), ValueError, "images with alpha have 8 bits"),
@@ -107,15 +110,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda: Like("image", size=0), ValueError, "size: height is from 1 to 65535"),
         (lambda: Like("image", interpolation="bicubic"), ValueError, 'interpolation is "nearest" or "bilinear"'),
         (lambda: Like("image", boxes="xxyy"), ValueError, 'boxes is "xyxy", "xywh" or "cxcywh", not'),
-        (lambda: Like("image", keypoints=1), TypeError, "keypoints is True or False, not 1"),
-        (lambda: Like("image", fill="0"), TypeError, "fill is a number, not '0'"),
+        (lambda: any_like("image", keypoints=1), TypeError, "keypoints is True or False, not 1"),
+        (lambda: any_like("image", fill="0"), TypeError, "fill is a number, not '0'"),
         (lambda: Like("image", boxes="xyxy", min_size=-1), ValueError, "min_size is at least 0, not -1"),
         (lambda: Like("image", boxes="xyxy", keypoints=True), ValueError, "boxes and keypoints go with min_size alone"),
         (lambda: Like("image", boxes="xyxy", size=8), ValueError, "boxes and keypoints go with min_size alone"),
         (lambda: Like("image", [RandomInvert()], keypoints=True), ValueError, "go with min_size alone"),
         (lambda: ToFloat(mean=(0.5, 0.5)), ValueError, "mean and std have a number for each channel"),
         (lambda: ToFloat("float64"), ValueError, 'dtype is "float32", "float16" or "bfloat16"'),
-        (lambda: ToFloat(std=0), ValueError, "std is at least 1e-09, not 0"),
+        (lambda: ToFloat(std=[0, 1, 1]), ValueError, "std is at least 1e-09, not 0"),
         (lambda: ToFloat(layout="nhwc"), ValueError, 'layout is "channels_last" or "nchw"'),
     ],
 )
@@ -168,7 +171,7 @@ LEAD: dict[str, Any] = {"image": CROP}
             "'classes': ColorJitter needs RGB or grey",
         ),
         (
-            {"classes": [RandomCrop(8), ToFloat(mean=0, std=1)]},
+            {"classes": [RandomCrop(8), ToFloat(mean=[0], std=[1])]},
             ValueError,
             "ToFloat takes uint8, uint16 and float32, not int32",
         ),
@@ -180,7 +183,7 @@ LEAD: dict[str, Any] = {"image": CROP}
         (
             {"floats": [CROP, ToFloat()]},
             ValueError,
-            "'floats' has 1 channels, and ToFloat 3: write mean= and std= with a number",
+            "'floats' has 1 channel, and ToFloat statistics of 3: write mean= and std= with a number",
         ),
         ({**LEAD, "mask": Like("image", [ToFloat()], interpolation="nearest")}, ValueError, "with a number"),
         (
@@ -191,9 +194,13 @@ LEAD: dict[str, Any] = {"image": CROP}
         (
             {"image": [Decode(4), CROP, ToFloat()]},
             ValueError,
-            "4 channels, and ToFloat 3: write mean= and std= with 4 numbers",
+            "4 channels, and ToFloat statistics of 3: write mean= and std= with 4 numbers",
         ),
-        ({"image": [Decode(1), CROP, ToFloat()]}, ValueError, "ToFloat 3: write mean= and std= with a number"),
+        (
+            {"image": [Decode(1), CROP, ToFloat()]},
+            ValueError,
+            "ToFloat statistics of 3: write mean= and std= with a number",
+        ),
         (
             {"image": [Decode(4), CROP, ColorJitter(0.1)]},
             ValueError,
@@ -226,9 +233,10 @@ def test_a_sample_that_contradicts_the_fields_is_refused(
 
 def test_floats_are_made_once(path: Path) -> None:
     data = fr.FastRecordDataset(path, image_field="image")
-    for sample in ([CROP, ToFloat()], {"image": [CROP, ToFloat()]}):
+    twice: list[Any] = [[CROP, ToFloat()], {"image": [CROP, ToFloat()]}]
+    for given in twice:
         with pytest.raises(ValueError, match="the images become floats twice: leave out ToFloat, or dtype of delivery"):
-            make(data, 1, sample=sample, dtype=torch.float32)
+            make(data, 1, sample=given, dtype=torch.float32)
     # Masks stay what they are.
     sample = {**LEAD, "mask": Like("image", interpolation="nearest")}
     (batch,) = make(fr.FastRecordDataset(path, fields=("image", "mask")), 1, sample=sample, dtype=torch.float16)
