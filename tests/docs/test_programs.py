@@ -345,12 +345,13 @@ def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: 
 # Pages of recipes, and what both their programs, "Before" and "After", make for the model.
 RECIPES = {
     "captions": ("images", "tokens"),
+    "detection": ("images", "targets"),
     "dino": ("crops",),
     "imagenet": ("images", "labels"),
     "simclr": ("images",),
 }
 # Pages that need no other package, and those of another one.
-HOWTO = ("audio", "deleting", "depth", "detection", "segmentation")
+HOWTO = ("audio", "deleting", "depth", "segmentation")
 LIBRARIES = {"timm": "timm", "trainer": "transformers"}
 
 
@@ -362,11 +363,11 @@ def test_what_people_come_with_trains_as_the_page_says(page: str) -> None:
 
 
 def forms(value: Any) -> Any:
-    """Return the types and shapes of tensors in lists and dicts."""
+    """Return the types and shapes of tensors in lists; in dicts they have any length."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape)
     if isinstance(value, dict):
-        return {name: forms(one) for name, one in value.items()}
+        return {name: (one.dtype, tuple(one.shape[1:])) for name, one in value.items()}
     return [forms(one) for one in value]
 
 
@@ -383,6 +384,9 @@ def test_a_recipe_makes_what_the_code_makes_that_it_replaces(page: str) -> None:
             made[block.title] = [forms(names[name]) for name in RECIPES[page]]
     assert list(made) == ["Before", "After"]
     assert made["Before"] == made["After"]
+    if page == "detection":
+        for found, row in zip(names["results"], names["rows"].values(), strict=True):
+            np.testing.assert_allclose(found, row["boxes"], atol=1e-3)
 
 
 @pytest.mark.slow
@@ -405,7 +409,9 @@ def test_the_programs_of_the_page_on_formats_run(folder: Path) -> None:
 
 def test_the_page_on_the_loader_runs(folder: Path) -> None:
     page = "docs/loader.md"
-    train, evaluate, sample, mixed, from_torchvision, places, lines, changes, pairs, arrays, padded, stats = blocks(page)
+    train, evaluate, sample, mixed, from_torchvision, places, lines, changes, pairs, arrays, padded, stats = blocks(
+        page
+    )
     names = run(page, [train], {"torch": torch})
     assert names["images"].shape[1:] == (3, 32, 32)
     assert names["images"].dtype == torch.bfloat16
