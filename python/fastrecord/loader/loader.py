@@ -9,6 +9,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Never, Self
 
@@ -181,7 +182,9 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             raise ValueError("dtype of delivery is for images, and the batches have none")
         if self._delivery.dtype is not None and self._destination.in_threads is None:
             for picture in sample.pictures.values():
-                _ = picture.pipeline.converted(ToFloat()) if picture.is_colours else None  # refused if it is twice
+                if picture.is_colours and picture.pipeline.decode.is_plain and not picture.is_mask:
+                    # Refused here if it is twice, or of other channels: the device does not check.
+                    replace(picture, pipeline=picture.pipeline.converted(ToFloat()))
         mixer = None
         if self._batch is not None:
             on_device = self._delivery.dtype is not None and self._destination.copies
