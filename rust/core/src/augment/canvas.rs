@@ -20,6 +20,12 @@ impl Canvas {
         &mut self.pixels
     }
 
+    /// Becomes the same image as another.
+    pub(super) fn copy(&mut self, other: &Self) {
+        self.begin(other.width, other.height).copy_from_slice(&other.pixels);
+        self.single = other.single;
+    }
+
     /// Returns width and height.
     pub fn size(&self) -> (usize, usize) {
         (self.width, self.height)

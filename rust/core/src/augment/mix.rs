@@ -1,7 +1,6 @@
 //! `mix`: the weighted sum of several chains of steps over one image, as `AugMix` makes it.
 
 use super::canvas::Canvas;
-use super::step::Step;
 use super::vector::vectorized;
 
 vectorized! {
@@ -18,16 +17,20 @@ vectorized! {
     }
 }
 
-/// Replaces the image by `own` times itself, and the weighted results of the chains.
-pub(super) fn mix(canvas: &mut Canvas, own: f64, chains: &[(f64, Vec<Step>)]) {
-    let (width, height) = canvas.size();
+/// Replaces the image by `own` times itself, and what `chain` makes of it, by number, times each weight.
+pub(super) fn mix(
+    canvas: &mut Canvas,
+    own: f64,
+    weights: impl Iterator<Item = f64>,
+    mut chain: impl FnMut(usize, &mut Canvas),
+) {
     let mut sums = vec![0.0; canvas.pixels().len()];
     add(&mut sums, canvas.pixels(), own as f32);
     let mut other = Canvas::default();
-    for (weight, steps) in chains {
-        other.begin(width, height).copy_from_slice(canvas.pixels());
-        Step::apply_all(steps, &mut other);
-        add(&mut sums, other.pixels(), *weight as f32);
+    for (number, weight) in weights.enumerate() {
+        other.copy(canvas);
+        chain(number, &mut other);
+        add(&mut sums, other.pixels(), weight as f32);
     }
     round_down(&sums, canvas.pixels_mut());
 }

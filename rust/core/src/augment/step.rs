@@ -125,7 +125,10 @@ impl Step {
                     warp.apply(canvas);
                 }
             }
-            Self::Mix { own, ref chains } => mix::mix(canvas, own, chains),
+            Self::Mix { own, ref chains } => {
+                let weights = chains.iter().map(|&(weight, _)| weight);
+                mix::mix(canvas, own, weights, |number, canvas| Self::apply_all(&chains[number].1, canvas));
+            }
             Self::Erase { x, y, width, height, value } => {
                 let (pitch, value) = (canvas.size().0, value.map(|value| grey::byte(value as f32)));
                 for row in canvas.pixels_mut().as_chunks_mut::<3>().0.chunks_mut(pitch).skip(y).take(height) {
