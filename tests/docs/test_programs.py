@@ -348,10 +348,11 @@ RECIPES = {
     "detection": ("images", "targets"),
     "dino": ("crops",),
     "imagenet": ("images", "labels"),
+    "segmentation": ("images", "masks"),
     "simclr": ("images",),
 }
 # Pages that need no other package, and those of another one.
-HOWTO = ("audio", "deleting", "depth", "segmentation")
+HOWTO = ("audio", "deleting", "depth")
 LIBRARIES = {"timm": "timm", "trainer": "transformers"}
 
 
