@@ -230,6 +230,9 @@ def test_nothing_beyond_the_horizon_comes_back() -> None:
     boxes = np.array([[10, 10, 20, 20], [90, 10, 110, 20], [120, 10, 150, 20]])
     assert move_boxes(boxes, np.array([3]), horizon[None], (HEIGHT, WIDTH))[1].tolist() == [True, False, False]
     points = np.array([[10, 10], [100, 10], [150, 10]])
+    part = np.array([[0.0, 0.0, 5.0, 5.0]])
+    inside = np.array([[5.0, 5.0], [5.1, 1.0]])
+    assert move_keypoints(inside, np.array([2]), UNMOVED[None], (9, 9), shown=part)[1].tolist() == [True, False]
     assert move_keypoints(points, np.array([3]), horizon[None], (HEIGHT, WIDTH))[1].tolist() == [True, False, False]
 
 

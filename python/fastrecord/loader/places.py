@@ -56,5 +56,5 @@ def _moved(
             given.numpy(), counts, view.matrix, view.output, form=like.boxes, min_size=like.min_size, shown=view.boxes
         )
         return torch.from_numpy(boxes).to(values.dtype), torch.from_numpy(kept)
-    points, kept = move_keypoints(given.numpy(), counts, view.matrix, view.output)
+    points, kept = move_keypoints(given.numpy(), counts, view.matrix, view.output, shown=view.boxes)
     return torch.from_numpy(points).to(values.dtype), torch.from_numpy(kept)

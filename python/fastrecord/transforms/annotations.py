@@ -88,6 +88,8 @@ def move_keypoints(
     counts: NDArray[np.int64],
     matrices: NDArray[np.float64],
     output: tuple[int, int],
+    *,
+    shown: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Map points by the matrix of their record. They are not clipped.
 
@@ -100,11 +102,13 @@ def move_keypoints(
         counts: How many of the N each record has, int (B,).
         matrices: As for `move_boxes`.
         output: Height and width of the output.
+        shown: Left, top, right and bottom of the part of the source that the output shows, float64
+            (B, 4): what was cut off is not kept, even if it is turned back into the picture. None: all.
 
     Returns:
         points, (N, ..., 2) of the same dtype, a new array. Integers are rounded to the nearest. A point
             whose place is not finite, or that lies beyond the horizon, becomes NaN, or 0 as an integer.
-        kept, bool (N, ...): False for these points, and outside the output; its edges belong to it.
+        kept, bool (N, ...): False for these points, and outside the output or of `shown`; edges belong to them.
 
     Raises:
         TypeError: points are neither integers nor floats.
@@ -114,8 +118,12 @@ def move_keypoints(
     records = _records(points, counts, matrices)
     each = int(np.prod(points.shape[1:-1]))
     with np.errstate(invalid="ignore", over="ignore"):
-        moved = _mapped(points.reshape(len(points), each, 2).astype(np.float64), matrices[records])
+        places = points.reshape(len(points), each, 2).astype(np.float64)
+        moved = _mapped(places, matrices[records])
         kept: NDArray[np.bool_] = np.all((moved >= 0) & (moved <= output[::-1]), axis=2)
+        if shown is not None:
+            part = shown[records][:, None]
+            kept &= np.all((places >= part[..., :2]) & (places <= part[..., 2:]), axis=2)
         return _typed(moved, points.dtype).reshape(points.shape), kept.reshape(points.shape[:-1])
 
 
