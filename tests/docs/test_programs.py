@@ -345,14 +345,16 @@ def test_a_folder_of_images_trains_as_the_page_says(image_folder: Path, folder: 
 # Pages of recipes, and what both their programs, "Before" and "After", make for the model.
 RECIPES = {
     "captions": ("images", "tokens"),
+    "depth": ("images", "metres"),
     "detection": ("images", "targets"),
     "dino": ("crops",),
     "imagenet": ("images", "labels"),
+    "keypoints": ("images", "points"),
     "segmentation": ("images", "masks"),
     "simclr": ("images",),
 }
 # Pages that need no other package, and those of another one.
-HOWTO = ("audio", "deleting", "depth")
+HOWTO = ("audio", "deleting")
 LIBRARIES = {"timm": "timm", "trainer": "transformers"}
 
 
@@ -388,6 +390,20 @@ def test_a_recipe_makes_what_the_code_makes_that_it_replaces(page: str) -> None:
     if page == "detection":
         for found, row in zip(names["results"], names["rows"].values(), strict=True):
             np.testing.assert_allclose(found, row["boxes"], atol=1e-3)
+    if page == "keypoints":
+        assert_mirrored_points_have_their_sides(names)
+
+
+def assert_mirrored_points_have_their_sides(names: dict[str, Any]) -> None:
+    stored = np.stack([row["points"] for row in names["rows"]])
+    mirrored = (stored * (-1, 1) + (128, 0))[:, names["SWAP"]]
+    for p, wanted in ((0.0, stored), (1.0, mirrored)):
+        sample = {"image": [T.CenterCrop((96, 128)), T.RandomHorizontalFlip(p)], "points": names["sample"]["points"]}
+        swap = names["swap_sides"]
+        loader = fr.FastRecordLoader(names["dataset"], 16, shuffle=False, sample=sample, batch_transform=swap)
+        (batch,) = loader
+        np.testing.assert_allclose(batch["points"], wanted, atol=1e-3)
+        assert batch["points_kept"].all()
 
 
 @pytest.mark.slow
