@@ -19,7 +19,19 @@ from benches.harness import Bench, Results
 from benches.harness.process import ROOT
 from benches.harness.results import gather_facts
 
-NAMES = ("formats", "small_batches", "bottleneck", "scaling", "scale", "store", "recipe", "interchange", "ray", "gpu")
+NAMES = (
+    "formats",
+    "augmented",
+    "small_batches",
+    "bottleneck",
+    "scaling",
+    "scale",
+    "store",
+    "recipe",
+    "interchange",
+    "ray",
+    "gpu",
+)
 
 
 def main() -> int:

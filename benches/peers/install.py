@@ -23,6 +23,7 @@ SHARED = ("torch", "torchvision", "numpy", "pillow")
 # Name -> arguments of each pip call.
 PEERS: dict[str, list[list[str]]] = {
     "torchcodec": [["torchcodec==0.17.0"]],  # BSD-3-Clause; decodes JPEGs without FFmpeg
+    "albumentations": [["albumentations==2.0.8"]],  # MIT
     "turboloader": [["turboloader==2.39.0"]],  # MIT
     "webdataset": [["webdataset==1.0.2"]],  # BSD-3-Clause
     "lmdb": [["lmdb==3.0.0", "lz4==4.4.5"]],  # OpenLDAP Public License; BSD-3-Clause
