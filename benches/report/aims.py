@@ -23,6 +23,7 @@ class Aim:
         beside: The beginning of the contender's name whose value fastrecord's is divided by; the best
             of several. "": nothing.
         beside_case: The case of that contender, if it is another one.
+        speedup: Whether the other's value is divided by fastrecord's: how many times as fast it is, of times.
     """
 
     what: str
@@ -31,9 +32,53 @@ class Aim:
     most: float | None = None
     beside: str = ""
     beside_case: str = ""
+    speedup: bool = False
 
+
+_TRIVIAL, _RAND = (f"crop, flip, {name}" for name in ("TrivialAugment", "RandAugment"))
+_ALONE = "fastrecord, crop and flip alone"
+_TENSORS, _PRESET, _DALI = "torchvision v2, tensors", "ImageFolder, torchvision's preset", "NVIDIA DALI"
 
 AIMS: dict[str, tuple[Aim, ...]] = {
+    "augmented": (
+        Aim("TrivialAugment: CPU time, of crop and flip alone", _TRIVIAL, most=1.12, beside=_ALONE),
+        Aim("TrivialAugment: times as fast as v2 on tensors", _TRIVIAL, least=3.4, beside=_TENSORS, speedup=True),
+        Aim("TrivialAugment: times as fast as the preset", _TRIVIAL, least=4.0, beside=_PRESET, speedup=True),
+        Aim("TrivialAugment: times as fast as DALI", _TRIVIAL, least=3.3, beside=_DALI, speedup=True),
+        Aim("RandAugment: CPU time, of crop and flip alone", _RAND, most=1.18, beside=_ALONE),
+        Aim("RandAugment: times as fast as v2 on tensors", _RAND, least=4.2, beside=_TENSORS, speedup=True),
+        Aim("RandAugment: times as fast as DALI", _RAND, least=4.1, beside=_DALI, speedup=True),
+        Aim("float16: CPU time, of crop and flip alone", "crop and flip to float16", most=1.04, beside=_ALONE),
+        Aim("float32: CPU time, of crop and flip alone", "crop and flip to float32", most=1.05, beside=_ALONE),
+        Aim(
+            "float32: times as fast as TurboLoader",
+            "crop and flip to float32",
+            least=2.6,
+            beside="TurboLoader",
+            speedup=True,
+        ),
+        Aim("raw pixels, float32: CPU time, of crop and flip alone", "raw .* float32", most=1.4, beside=_ALONE),
+        Aim("raw pixels, float32: CPU time, of TurboLoader's", "raw .* float32", most=0.22, beside="TurboLoader"),
+        Aim("raw pixels, TrivialAugment: CPU time, of crop and flip alone", "raw .* Triv", most=2.2, beside=_ALONE),
+        Aim("DINO: times as fast as its own code", "DINO", least=9.0, beside="DINO's own code", speedup=True),
+        Aim("DINO: times as fast as v2 on tensors", "DINO", least=13.0, beside=_TENSORS, speedup=True),
+        Aim(
+            "masks as PNGs: times as fast as v2",
+            "image with its mask as a PNG",
+            least=3.8,
+            beside=_TENSORS,
+            speedup=True,
+        ),
+        Aim(
+            "masks as arrays, crop index: times as fast as v2",
+            "image with its mask as an array",
+            least=5.0,
+            beside=_TENSORS,
+            speedup=True,
+        ),
+        Aim("boxes: times as fast as v2", "image with 20 boxes", least=5.0, beside=_TENSORS, speedup=True),
+        Aim("2 threads: times the images/s of 1", "2 threads against 1", least=1.85, beside="fastrecord, 1 thread"),
+    ),
     "scale": (
         Aim("opening the data set, one process", r"opening a data set of [\d,]{5,} shards$", most=1.0),
         Aim("opening it, several at once", r"opening a data set of [\d,]+ shards, \d+ processes", most=1.0),
@@ -98,7 +143,7 @@ def _measured(experiment: Experiment) -> Iterator[tuple[Aim, Row, Row | None, st
             among = spread(row)
             text, wanted = shown(row.median, row.unit), f"{word} {shown(limit, row.unit)}"
         else:
-            middle, low, high = _ratios(row, other)
+            middle, low, high = _ratios(other, row) if aim.speedup else _ratios(row, other)
             among = f"{low:.2f} - {high:.2f}" if low != high else ""
             text, wanted = f"{middle:.2f}", f"{word} {limit:g}"
         yield aim, row, other, f"{text} ({among})" if among else text, wanted

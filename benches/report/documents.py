@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benches.report.cases import OURS, Case, Experiment, is_ours, is_yardstick, ratios
-from benches.report.sections import KEPT, kept, loading_case, random_reads, smallest_batches
+from benches.report.sections import KEPT, kept, loading_case, random_reads, smallest_batches, training_case
 from benches.report.tables import table
 from benches.report.words import as_good, machine, number, shown, times
 
@@ -73,6 +73,9 @@ def readme(results: Results) -> Iterator[str]:
     if loading is not None:
         against(f"JPEGs to batches: {loading.name}", loading)
         against("the same with a crop index", loading, f"{OURS}, crop index")
+    augmented = training_case(results.get("augmented"))
+    if augmented is not None:
+        against(augmented.name.partition(": ")[2], augmented)
     for case in random_reads(results.get("formats")):
         against(case.name, case, most=3)
     for case in smallest_batches(results.get("small_batches")):

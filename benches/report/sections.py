@@ -58,6 +58,12 @@ def loading_case(experiment: Experiment | None) -> Case | None:
     return max(cases, key=lambda case: int(case.rows[0].settings.get("threads", 0)), default=None)
 
 
+def training_case(experiment: Experiment | None) -> Case | None:
+    """Return images/s of the loaders that augment for a training."""
+    cases = experiment.cases if experiment else ()
+    return next((case for case in cases if case.name.startswith("a training's images/s") and case.rows), None)
+
+
 def random_reads(experiment: Experiment | None) -> Iterator[Case]:
     """Yield random batches of large records, warm and cold, copied into one buffer."""
     for case in experiment.cases if experiment else ():
@@ -371,6 +377,7 @@ def beyond(experiment: Experiment, _: Pictures) -> Iterator[str]:
 
 SECTIONS: dict[str, Section] = {
     "formats": Section("Formats", formats),
+    "augmented": Section("Augmented recipes", beyond),
     "small_batches": Section("Small batches", small_batches),
     "bottleneck": Section("The bottleneck", bottleneck),
     "scaling": Section("Scaling", scaling),

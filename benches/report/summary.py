@@ -30,6 +30,8 @@ def summary(experiments: Mapping[str, Experiment]) -> Iterator[str]:
         reading = [case for case in found.cases if is_reading(case)]
         rows += _first("formats, reading and loading", reading)
         rows += _first("formats, packing, size and memory", [case for case in found.cases if case not in reading])
+    if found := experiments.get("augmented"):
+        rows += _first("augmented recipes", found.cases)
     if found := experiments.get("interchange"):
         rows += _first("export and packing", found.cases)
     rows += _small_batches(experiments.get("small_batches"))

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benches.harness import Row
+from benches.harness.process import ROOT
 from benches.report.cases import load
+from benches.report.documents import documents
 from benches.report.page import page
 from benches.report.plots import Pictures
 from tests.benches.made import row, save
@@ -139,6 +141,29 @@ def test_aims_are_beside_what_was_measured(tmp_path: Path) -> None:
     ):
         assert expected in lines
     assert not any("Streaming" in line for line in lines if line.startswith("| the first"))  # it was not measured
+
+
+def test_augmented_recipes_are_beside_crop_and_flip_and_their_peers(tmp_path: Path) -> None:
+    case = "crop, flip, TrivialAugmentWide, float16, erasing 0.1: CPU time an image, 1 thread"
+    training = "a training's images/s: crop, flip, TrivialAugmentWide, 2 threads or workers each"
+    rows = [
+        row("augmented", case, "fastrecord", "s", 0.0011, 0.0010),
+        row("augmented", case, "fastrecord, crop and flip alone", "s", 0.0010, 0.0010, yardstick=True),
+        row("augmented", case, "torchvision v2, tensors, Pillow", "s", 0.0050, 0.0050),
+        row("augmented", case, "torchvision v2, tensors, torchvision.io", "s", 0.0044, 0.0030),
+        row("augmented", training, "fastrecord", "images/s", 2000.0),
+        row("augmented", training, "NVIDIA DALI, CPU", "images/s", 500.0),
+    ]
+    lines = page_of(tmp_path, "augmented", rows)
+    for expected in (
+        "| TrivialAugment: CPU time, of crop and flip alone | 1.05 ms | 1.00 ms | 1.05 (1.00 - 1.10) | at most 1.12 |",
+        "| TrivialAugment: times as fast as v2 on tensors | 1.05 ms | 3.70 ms | 3.52 (3.00 - 4.00) | at least 3.4 |",
+        "| augmented recipes: fastrecord is first | in 2 of 2 rows |",
+    ):
+        assert expected in lines
+    readme = documents(ROOT, load(tmp_path))[ROOT / "README.md"]
+    what = "crop, flip, TrivialAugmentWide, 2 threads or workers each"
+    assert f"| {what} | 2,000 images/s | NVIDIA DALI, CPU 500 images/s | 4.00 x as fast |" in readme
 
 
 def test_ray_and_very_many_shards_have_sections(tmp_path: Path) -> None:
