@@ -52,7 +52,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def resize(image: torch.Tensor, step: Resize) -> torch.Tensor:
     size = [step.size] if isinstance(step.size, int) else list(step.size)
     mode = InterpolationMode(step.interpolation)
-    return functional.resize(image, size, mode, max_size=step.max_size, antialias=True)
+    resized: torch.Tensor = functional.resize(image, size, mode, max_size=step.max_size, antialias=True)
+    return resized
 
 
 def expected(image: torch.Tensor, steps: Sequence[Geometry], box: Sequence[float]) -> list[torch.Tensor]:

@@ -334,9 +334,7 @@ def test_numbers_change_with_each_part_of_their_key(change: str) -> None:
     made = recipe([T.RandomRotation((0, 1))])
     words = (0, 1, 2, 1 << 31, 1 << 32, 1 << 63, (1 << 64) - 1)
     angles = [
-        json.loads(made.draw(*({"seed": 5, "epoch": 6, "position": 7, change: word}).values(), SIZE))["steps"][0][
-            "angle"
-        ]
+        json.loads(made.draw(**{"seed": 5, "epoch": 6, "position": 7, change: word}, size=SIZE))["steps"][0]["angle"]
         for word in words
     ]
     assert len({*angles}) == len(words)

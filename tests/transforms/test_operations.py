@@ -11,9 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as F
+from torchvision.transforms.v2 import functional
 
-from fastrecord import transforms as T
+from fastrecord import transforms as T  # noqa: N812
 from fastrecord._core import Recipe
 from fastrecord.transforms.pipeline import Pipeline
 
@@ -30,26 +30,26 @@ def picture(seed: int, height: int = 97, width: int = 120) -> Image:
     return image.clip(0, 255).astype(np.uint8)
 
 
-def reference(image: torch.Tensor, step: dict[str, Any]) -> torch.Tensor:
+def reference(image: torch.Tensor, step: dict[str, Any]) -> Any:
     """Return what torchvision makes of an image, uint8 (3, H, W), with the numbers of a step."""
     kind, given = step["step"], {name: value for name, value in step.items() if name != "step"}
     if "interpolation" in given:
         given["interpolation"] = InterpolationMode(given["interpolation"])
     match kind:
         case "horizontal_flip":
-            return F.horizontal_flip(image)
+            return functional.horizontal_flip(image)
         case "vertical_flip":
-            return F.vertical_flip(image)
+            return functional.vertical_flip(image)
         case "brightness" | "contrast" | "saturation" | "hue" | "sharpness":
-            return getattr(F, f"adjust_{kind}")(image, given["factor"])
+            return getattr(functional, f"adjust_{kind}")(image, given["factor"])
         case "grayscale":
-            return F.rgb_to_grayscale(image, 3)
+            return functional.rgb_to_grayscale(image, 3)
         case "blur":
-            return F.gaussian_blur(image, given["kernel"], given["sigma"])
+            return functional.gaussian_blur(image, given["kernel"], given["sigma"])
         case "affine":
-            return F.affine(image, **given)
+            return functional.affine(image, **given)
         case "perspective":
-            return F.perspective(image, None, None, **given)
+            return functional.perspective(image, None, None, **given)
         case "mix":
             made = given["own"] * image
             for weight, steps in given["chains"]:
@@ -58,10 +58,11 @@ def reference(image: torch.Tensor, step: dict[str, Any]) -> torch.Tensor:
         case "erase":
             part = image.clone()
             top, left = given["y"], given["x"]
-            part[:, top : top + given["height"], left : left + given["width"]] = torch.tensor(given["value"])[:, None, None]
+            colour = torch.tensor(given["value"])[:, None, None]
+            part[:, top : top + given["height"], left : left + given["width"]] = colour
             return part
         case _:
-            return getattr(F, kind)(image, **given)
+            return getattr(functional, kind)(image, **given)
 
 
 def chain(image: torch.Tensor, steps: Sequence[dict[str, Any]]) -> torch.Tensor:
@@ -125,12 +126,14 @@ def test_an_operation_makes_what_torchvision_makes_with_the_same_numbers(
         wanted = chain(torch.from_numpy(image).permute(2, 0, 1), drawn["steps"]).permute(1, 2, 0).numpy()
         distance = np.abs(made - wanted)
         assert distance.max() <= allowed[1], drawn
-        different, values = different + np.count_nonzero(distance), values + distance.size
+        different, values = different + int(np.count_nonzero(distance)), values + distance.size
     assert drawn_once
     assert different <= allowed[0] * values
 
 
-@pytest.mark.parametrize("operation", [T.AugMix(), T.AutoAugment(), T.RandAugment(3, interpolation="bilinear")], ids=str)
+@pytest.mark.parametrize(
+    "operation", [T.AugMix(), T.AutoAugment(), T.RandAugment(3, interpolation="bilinear")], ids=str
+)
 def test_chains_of_operations_stay_near_torchvision(operation: T.Operation) -> None:
     # A value that differs by one may become a far one in the next operation of a chain.
     far = values = 0
@@ -139,7 +142,7 @@ def test_chains_of_operations_stay_near_torchvision(operation: T.Operation) -> N
         recipe, drawn = draw([operation], position, image)
         made = recipe.apply(image, json.dumps(drawn)).astype(int)
         wanted = chain(torch.from_numpy(image).permute(2, 0, 1), drawn["steps"]).permute(1, 2, 0).numpy()
-        far, values = far + np.count_nonzero(np.abs(made - wanted) > 1), values + made.size
+        far, values = far + int(np.count_nonzero(np.abs(made - wanted) > 1)), values + made.size
     assert far <= 0.003 * values
 
 

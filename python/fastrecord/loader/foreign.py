@@ -59,8 +59,7 @@ class Foreign:
         left: Failures = []
         kinds: Counter[str] = Counter()
         for slot, failure in failures:
-            known = isinstance(failure, DecodeError) and failure.field in self._fields
-            if not (known and failure.code in NOT_DECODED):
+            if not (isinstance(failure, DecodeError) and failure.field in self._fields and failure.code in NOT_DECODED):
                 left.append((slot, failure))
                 continue
             shard, record = self._dataset.selection.shards.locate(int(request.rows[slot]))

@@ -25,7 +25,8 @@ def move_places(value: Any, like: Like, view: ViewInfo, form: str) -> tuple[Any,
     if isinstance(value, list):
         counts = np.array([len(one) for one in value], np.int64)
         moved, kept = _moved(torch.cat(value), counts, like, view)
-        return list(moved.split(counts.tolist())), list(kept.split(counts.tolist()))
+        sizes = counts.tolist()
+        return list(torch.split(moved, sizes)), list(torch.split(kept, sizes))
     if not isinstance(value, tuple):
         return _padded(value, like, view)
     values, numbers = value

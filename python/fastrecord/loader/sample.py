@@ -326,7 +326,7 @@ def _follower(
             f'{name!r}: arrays of {kind.dtype if kind else ""} are not blended: write interpolation="nearest"'
         )
     pipeline = part.pipeline
-    decoded = isinstance(part.transforms, Sequence) and any(isinstance(step, Decode) for step in part.transforms)
+    decoded = any(isinstance(step, Decode) for step in part.transforms)
     if decoded and kind is not None:
         raise ValueError(f"{name!r} has arrays, and Decode is for encoded images")
     if nearest and kind is None:

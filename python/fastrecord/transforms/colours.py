@@ -184,7 +184,8 @@ class RandomErasing(Operation):
         self._set("p", number("p", self.p, 0, 1))
         self._set("scale", pair("scale", self.scale, 0, 1))
         self._set("ratio", pair("ratio", self.ratio, 1e-6))
-        values = self.value if isinstance(self.value, Sequence) else [self.value] * 3
+        value: Any = self.value
+        values = value if isinstance(value, Sequence) else [value]
         if isinstance(values, str) or len(values) not in (1, 3):
             raise ValueError(f"value is one number or three, not {self.value!r}")
         self._set("value", tuple(number("value", one, -float("inf")) for one in ([*values] * 3)[:3]))

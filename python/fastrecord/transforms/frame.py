@@ -48,7 +48,7 @@ class Frame:
         short = before[0].size if before and isinstance(before[0], Resize) else None
         if isinstance(last, CenterCrop) and isinstance(short, int) and len(before) == 1 and short < max(self.size):
             raise ValueError(f"a crop of {last.size} does not fit into images resized to {short} pixels")
-        fills = {step.fill for step in self.steps if isinstance(step, Pad | RandomCrop) and any(step.padding)}
+        fills = {step.fill for step in self.steps if isinstance(step, Pad | RandomCrop) and any(step.sides)}
         if len(fills) > 1:
             raise ValueError(f"a border has one colour, not {fills}")
 
@@ -96,11 +96,11 @@ class Frame:
             first = before[0]
             exact = first.size if isinstance(first.size, tuple) else None
             resize = {"exact": exact[::-1]} if exact else {"short": (first.size, first.max_size)}
-        borders: list[Sequence[int]] = [step.padding for step in before if isinstance(step, Pad)]  # type: ignore[misc]
+        borders: list[Sequence[int]] = [step.sides for step in before if isinstance(step, Pad)]
         place = "center"
         if isinstance(last, RandomCrop):
             place = "random"
-            borders.append(last.padding)  # type: ignore[arg-type]
+            borders.append(last.sides)
         elif isinstance(last, FiveCrop):
             place = "corners"
         padding = [sum(sides) for sides in zip(*borders, strict=True)] or [0] * 4

@@ -99,11 +99,10 @@ class Resize(Geometry):
     max_size: int | None = None
 
     def __post_init__(self) -> None:
-        short = isinstance(self.size, int)
-        size = integer("size", self.size, 1, SIDES) if short else height_and_width(self.size)
+        size = integer("size", self.size, 1, SIDES) if isinstance(self.size, int) else height_and_width(self.size)
         self._set(size=size, interpolation=_interpolation(self.interpolation))
         if self.max_size is not None:
-            if not short:
+            if isinstance(size, tuple):
                 raise ValueError("max_size goes with a size of one number, the shorter side")
             self._set(max_size=integer("max_size", self.max_size, size, SIDES))
 
@@ -153,6 +152,11 @@ class RandomCrop(Sized):
         super().__post_init__()
         self._set(padding=_padding(self.padding), fill=colour(self.fill))
 
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The widths of the border: left, top, right, bottom."""
+        return _padding(self.padding)
+
 
 @dataclass(frozen=True)
 class FiveCrop(Sized):
@@ -188,6 +192,11 @@ class Pad(Geometry):
 
     def __post_init__(self) -> None:
         self._set(padding=_padding(self.padding), fill=colour(self.fill))
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The widths of the border: left, top, right, bottom."""
+        return _padding(self.padding)
 
 
 @dataclass(frozen=True)

@@ -74,11 +74,11 @@ class Pipeline:
             if not isinstance(step, RandomErasing):
                 raise ValueError(f"after ToFloat, only RandomErasing can follow, not {type(step).__name__}")
         at = next((at for at, step in enumerate(before) if isinstance(step, Lambda)), len(before))
-        own, before = tuple(before[at:]), tuple(before[:at])
+        own = tuple(before[at:])
         if moving := [step for step in own if isinstance(step, Operation) and step.moves]:
             raise ValueError(f"{type(moving[0]).__name__} moves pixels: it comes before Lambda")
         to_float = rest[end] if floats else None
-        return cls(decode, Frame(tuple(crops)) if crops else None, before, own, to_float, tuple(after))
+        return cls(decode, Frame(tuple(crops)) if crops else None, tuple(before[:at]), own, to_float, tuple(after))
 
     def converted(self, to_float: ToFloat) -> Pipeline:
         """Return the same pipeline with a conversion at its end.
