@@ -87,6 +87,8 @@ class Draws:
 
     def dirichlet(self, k: int, alpha: float) -> list[float]:
         made = [self.gamma(alpha) for _ in range(k)]
+        if sum(made) == 0:
+            made[self.below(k)] = 1
         return [one / sum(made) for one in made]
 
 
@@ -371,6 +373,38 @@ def test_crops_draw_as_the_page_says(image: Path) -> None:
             else:
                 fallbacks += 1
         assert fallbacks < 50
+
+
+def written_blend(operations: Sequence[T.MixUp | T.CutMix], seed: int, epoch: int, position: int) -> list[Any]:
+    """Return what is done to the pairs of a batch, as the page says."""
+
+    def draws(name: str) -> Draws:
+        return Draws(mix(mixed(0x63726F70, seed, epoch, position) + mixed(0x73746570, name_hash(name)) & WORD))
+
+    operation = operations[draws("Mixing").below(len(operations))]
+    own = draws(type(operation).__name__)
+    share = own.dirichlet(2, operation.alpha)[0]
+    if isinstance(operation, T.MixUp):
+        return ["MixUp", round(share, 9)]
+    made, r = [], math.sqrt(1 - share) / 2
+    for side in SIZE[::-1]:
+        middle, half = own.below(side), int(r * side)
+        made.append((max(0, middle - half), min(side, middle + half)))
+    (left, right), (top, bottom) = made
+    return ["CutMix", left, top, right - left, bottom - top]
+
+
+def test_pairs_of_a_batch_are_mixed_as_the_page_says() -> None:
+    operations = [T.MixUp(0.2), T.CutMix(1.0), T.CutMix(0.3), T.MixUp(3.0), T.MixUp(1e-6)]
+    mixing = T.Mixing.of(operations)
+    for position in range(0, 200_000, 100):
+        blend, own = mixing.draw(WORD, 3, position, SIZE)
+        found = [round(value, 9) if isinstance(value, float) else value for value in blend.values()]
+        assert found == written_blend(operations, WORD, 3, position)
+        if blend["op"] == "CutMix":
+            assert own == pytest.approx(1 - blend["width"] * blend["height"] / (SIZE[0] * SIZE[1]))
+        else:
+            assert own == blend["share"]
 
 
 def text(steps: Sequence[Any]) -> str:
