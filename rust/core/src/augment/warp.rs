@@ -190,7 +190,7 @@ fn gather(from: &[u8], numbers: &[i32], [red, green, blue]: [u8; 3], out: &mut [
     let last = if let &[.., red, green, blue] = from { u32::from_le_bytes([red, green, blue, 0]) } else { outside };
     for (at, &number) in numbers.iter().enumerate() {
         // Four bytes are one instruction. Where three remain, they are the last pixel.
-        let four = match from.get(3 * number as usize..).and_then(|rest| rest.first_chunk()) {
+        let four = match from.get((number as usize).wrapping_mul(3)..).and_then(|rest| rest.first_chunk()) {
             Some(four) => u32::from_le_bytes(*four),
             None if number == OUTSIDE => outside,
             None => last,
@@ -214,11 +214,13 @@ fn inside(from: &[u8], number: i32, pitch: usize, weights: [i32; 3]) -> Option<[
     let spread = |pixel: u64| pixel & 0xFF | (pixel & 0xFF00) << (LANE - 8) | (pixel & 0xFF_0000) << (2 * LANE - 16);
     let [b, c, d] = weights.map(|weight| weight as u64);
     let half = 1_u64 << (WEIGHT - 1);
+    // Rounding may leave -1 for the first weight: the sum is right modulo 2^64, and no channel falls below 0.
+    let a = (1_u64 << WEIGHT).wrapping_sub(b + c + d);
     let sum = (half | half << LANE | half << (2 * LANE))
-        + spread(above) * ((1 << WEIGHT) - b - c - d)
-        + spread(above >> 24) * b
-        + spread(below) * c
-        + spread(below >> 24) * d;
+        .wrapping_add(spread(above).wrapping_mul(a))
+        .wrapping_add(spread(above >> 24) * b)
+        .wrapping_add(spread(below) * c)
+        .wrapping_add(spread(below >> 24) * d);
     Some([sum >> WEIGHT, sum >> (LANE + WEIGHT), sum >> (2 * LANE + WEIGHT)].map(|value| value as u8))
 }
 
