@@ -5,6 +5,7 @@
 //! files, checksums and bytes from docs/format.md, and may not use the core's code for that.
 
 pub mod append;
+pub mod augment;
 pub mod bytes;
 pub mod crop_ready;
 pub mod decode;
@@ -31,7 +32,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "open", run: open::run },
     Target { name: "read", run: read::run },
     Target { name: "index", run: index::run },
@@ -40,4 +41,5 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "decode", run: decode::run },
     Target { name: "crop_ready", run: crop_ready::run },
     Target { name: "append", run: append::run },
+    Target { name: "augment", run: augment::run },
 ];

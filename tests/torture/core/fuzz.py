@@ -27,6 +27,7 @@ MOST_BYTES = {
     "decode": 4096,
     "crop_ready": 4096,
     "append": 160,
+    "augment": 256,
 }
 # The flags of cargo-fuzz: counters at each edge and the sanitizer's memory checks. They omit the
 # trace of comparisons, which takes a third of the time. The targets fix checksums or find magic

@@ -95,4 +95,5 @@ targets! {
     any_bytes_as_an_image_are_decoded_or_an_error "decode"
     any_jpeg_and_side_bytes_are_rewritten_and_cropped_or_an_error "crop_ready"
     any_changed_file_is_appended_to_or_an_error "append"
+    any_recipe_changes_any_image "augment"
 }
