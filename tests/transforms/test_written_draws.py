@@ -395,7 +395,7 @@ def written_blend(operations: Sequence[T.MixUp | T.CutMix], seed: int, epoch: in
 
 
 def test_pairs_of_a_batch_are_mixed_as_the_page_says() -> None:
-    operations = [T.MixUp(0.2), T.CutMix(1.0), T.CutMix(0.3), T.MixUp(3.0), T.MixUp(1e-6)]
+    operations: list[T.MixUp | T.CutMix] = [T.MixUp(0.2), T.CutMix(1.0), T.CutMix(0.3), T.MixUp(3.0), T.MixUp(1e-6)]
     mixing = T.Mixing.of(operations)
     for position in range(0, 200_000, 100):
         blend, own = mixing.draw(WORD, 3, position, SIZE)
