@@ -1,6 +1,8 @@
 //! Makes recipes of any operations, with any numbers that `fastrecord.transforms` accepts, and applies them to images
 //! of any small size.
 
+use std::hint::black_box;
+
 use fastrecord_core::augment::{
     Canvas, Cut, Drawn, Interpolation, Mixing, Pixels, Plane, Recipe, Sample, Step, ToFloat,
 };
@@ -51,7 +53,9 @@ fn applied(steps: &[Step], pixels: &[u8], size: (usize, usize), single: bool) ->
         }
     }
     Step::apply_all(steps, &mut together);
-    steps.iter().for_each(|step| step.apply(&mut apart));
+    for step in steps {
+        step.apply(&mut apart);
+    }
     assert_eq!((together.size(), together.pixels().len()), (size, pixels.len()));
     assert!(together.pixels() == apart.pixels(), "{steps:?} in shared passes");
     together
@@ -88,25 +92,31 @@ fn follow(steps: &[Step], size: (usize, usize), other: (usize, usize)) {
     let mut canvas = Canvas::default();
     for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {
         canvas.begin(other.0, other.1).copy_from_slice(&noise(1, 3 * other.0 * other.1));
-        steps.iter().for_each(|step| step.follow(&mut canvas, size, interpolation, [1, 2, 3]));
+        for step in steps {
+            step.follow(&mut canvas, size, interpolation, [1, 2, 3]);
+        }
     }
     let mut plane = Plane::default();
     for (sample, pixel) in [(Sample::Uint8, 1), (Sample::Uint16, 2), (Sample::Float32, 8), (Sample::Other, 3)] {
         for nearest in [true, sample == Sample::Other] {
             let bytes = noise(2, other.0 * other.1 * pixel);
             let from = Pixels { size: other, pixel, sample, bytes: &bytes };
-            let (width, height) = (other.0 as f64, other.1 as f64);
+            let [width, height] = [other.0, other.1].map(|side| f64::from(side as u32));
             let cut = Cut {
                 part: [0.0, 0.0, width, height],
                 bounds: [0, 0, other.0, other.1],
                 target: [0, 0, other.0, other.1],
             };
             plane.cut(from, &cut, other, nearest, &vec![7; pixel]);
-            steps.iter().for_each(|step| plane.follow(step, size, nearest, &vec![7; pixel]));
+            for step in steps {
+                plane.follow(step, size, nearest, &vec![7; pixel]);
+            }
             assert_eq!((plane.pixels().size, plane.pixels().bytes.len()), (other, bytes.len()));
         }
     }
-    steps.iter().for_each(|step| drop(step.matrix(size)));
+    for step in steps {
+        black_box(step.matrix(size));
+    }
 }
 
 fn noise(seed: u8, length: usize) -> Vec<u8> {
