@@ -119,6 +119,10 @@ impl Decoder {
         let line = reader.next_frame(rows).map_err(damaged)?.line_size;
         let out = reserve(&mut self.scratch, width as usize * height as usize)?;
         let mask = u8::MAX >> (8 - bits);
+        if bits == 8 {
+            out.copy_from_slice(&self.pixels[..out.len()]);
+            return Ok((width, height));
+        }
         for (row, out) in self.pixels.chunks_exact(line).zip(out.chunks_exact_mut(width as usize)) {
             for (at, out) in out.iter_mut().enumerate() {
                 let bit = at * bits;
@@ -153,6 +157,15 @@ fn convert(
         [a, b] => u16::from_ne_bytes([a, b]),
         _ => 0,
     };
+    let same = match native {
+        Native::Index(to) => channels == 1 && to == bytes,
+        Native::Rgba => (channels, bytes) == (4, 1),
+        Native::Deep(to) => (channels, bytes) == (to, 2),
+    };
+    if same && stride == channels {
+        out.copy_from_slice(all);
+        return Ok(());
+    }
     match native {
         Native::Index(_) if channels > 2 => {
             wrong("of several channels, where a mask has one: PNGs with a palette give its indices")
