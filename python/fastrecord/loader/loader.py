@@ -182,7 +182,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
             raise ValueError("dtype of delivery is for images, and the batches have none")
         if self._delivery.dtype is not None and self._destination.in_threads is None:
             for picture in sample.pictures.values():
-                if picture.is_colours and picture.pipeline.decode.is_plain and not picture.is_mask:
+                if picture.is_plain:
                     # Refused here if it is twice, or of other channels: the device does not check.
                     replace(picture, pipeline=picture.pipeline.converted(ToFloat()))
         mixer = None

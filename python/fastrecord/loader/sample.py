@@ -116,8 +116,8 @@ class Picture:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the tensors that the threads make."""
-        if self.pipeline.to_float is not None and not self.pipeline.own:
-            return self.pipeline.to_float.torch_dtype
+        if self.is_float:
+            return self.pipeline.to_float.torch_dtype  # type: ignore[union-attr]
         if self.array is not None:
             made: torch.dtype = getattr(torch, self.array.dtype or "uint8")
             return made
@@ -337,12 +337,11 @@ def _follower(
     size: Any = part.size or lead.size
     fill = (part.fill,) if not blends or nearest or kind is not None else (part.fill,) * 3
     picture = Picture(name, name, pipeline, size, lead.count, part.of, nearest, fill, kind, may_be_mask)
-    return picture if nearest or kind is not None else _converted(picture, to_float)
+    return _converted(picture, to_float)
 
 
 def _converted(picture: Picture, to_float: ToFloat | None) -> Picture:
-    plain = picture.pipeline.decode.is_plain and picture.is_colours
-    if to_float is None or not plain:
+    if to_float is None or not picture.is_plain:
         return picture
     return replace(picture, pipeline=picture.pipeline.converted(to_float))
 
