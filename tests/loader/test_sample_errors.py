@@ -81,7 +81,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda: View("image", [CROP, ToFloat(), ToFloat()]), ValueError, "a list has one ToFloat"),
         (lambda: View("image", [CROP, RandomInvert(), CenterCrop(4)]), ValueError, "comes at the start of a list"),
         (lambda: View("image", [CROP, Decode(1)]), ValueError, "comes at the start of a list"),
-        (lambda: any_view("image", [CROP, torch.nn.Identity()]), TypeError, "is no transform of fastrecord.transforms"),
+        (
+            lambda: any_view("image", [CROP, torch.nn.Identity()]),
+            TypeError,
+            "is not a transform of fastrecord.transforms",
+        ),
         (
             lambda: View("image", [CROP, ToFloat(), RandomInvert()]),
             ValueError,
@@ -148,11 +152,15 @@ LEAD: dict[str, Any] = {"image": CROP}
         ({"key": CROP}, SCHEMA_ERROR, "field 'key' holds string, not images"),
         ({**LEAD, "key": Like("image")}, SCHEMA_ERROR, "field 'key' holds string, not images"),
         ({**LEAD, "other": Like("image")}, SCHEMA_ERROR, "'other' for 'other', which is not among"),
-        ({"mask": Like("image")}, ValueError, "'mask' follows 'image', which is no output with a crop of its own"),
+        (
+            {"mask": Like("image")},
+            ValueError,
+            "'mask' follows 'image', which is not an output with its own crop: add 'image'",
+        ),
         (
             {**LEAD, "mask": Like("image"), "floats": Like("mask")},
             ValueError,
-            r"'floats' follows 'mask', .* as \['image'\]",
+            r"'floats' follows 'mask', .*: follow 'image'",
         ),
         ({"image": [CROP, AugMix()], "mask": Like("image")}, ValueError, "'mask' cannot follow 'image': AugMix"),
         ({"image": [CROP, RandomApply([AugMix()])], "boxes": Like("image", boxes="xyxy")}, ValueError, "cannot follow"),
@@ -217,7 +225,7 @@ LEAD: dict[str, Any] = {"image": CROP}
         ({**LEAD, "deep": Like("image", boxes="xyxy")}, SCHEMA_ERROR, "field 'deep' has no boxes"),
         ({**LEAD, "gone": Like("image", boxes="xyxy")}, SCHEMA_ERROR, "sample= names 'gone', which is not among"),
         ({"a": View("image", CROP, 2), "boxes": Like("a", boxes="xyxy")}, ValueError, "'a', which has several views"),
-        ({"boxes": Like("image", boxes="xyxy")}, ValueError, "'boxes' follows 'image', which is no output"),
+        ({"boxes": Like("image", boxes="xyxy")}, ValueError, "'boxes' follows 'image', which is not an output"),
     ],
 )
 def test_a_sample_that_contradicts_the_fields_is_refused(

@@ -349,8 +349,9 @@ def _converted(picture: Picture, to_float: ToFloat | None) -> Picture:
 def _followed(name: str, part: Like, pictures: Mapping[str, Picture]) -> Picture:
     lead = pictures.get(part.of)
     if lead is None or lead.like is not None:
-        outputs = [other for other, picture in pictures.items() if picture.like is None]
-        raise ValueError(f"{name!r} follows {part.of!r}, which is no output with a crop of its own, as {outputs} are")
+        outputs = [repr(other) for other, picture in pictures.items() if picture.like is None]
+        way_out = f"follow {' or '.join(outputs)}" if outputs else f"add {part.of!r}: [...], which begins with a crop"
+        raise ValueError(f"{name!r} follows {part.of!r}, which is not an output with its own crop: {way_out}")
     if lead.pipeline.mixes:
         raise ValueError(f"{name!r} cannot follow {part.of!r}: AugMix shows each pixel at several places")
     return lead

@@ -69,7 +69,9 @@ class Pipeline:
             if isinstance(step, Geometry | Decode):
                 raise ValueError(f"{step!r} comes at the start of a list")
             if not isinstance(step, Operation | Lambda):
-                raise TypeError(f"{step!r} is no transform of fastrecord.transforms")
+                raise TypeError(
+                    f"{step!r} is not a transform of fastrecord.transforms: from_torchvision converts torchvision's"
+                )
         for step in after:
             if not isinstance(step, RandomErasing):
                 raise ValueError(f"after ToFloat, only RandomErasing can follow, not {type(step).__name__}")
@@ -84,7 +86,7 @@ class Pipeline:
         """Return the same pipeline with a conversion at its end.
 
         Raises:
-            ValueError: it has one, or its images have other channels.
+            ValueError: it has one.
         """
         if self.to_float is not None:
             raise ValueError("the images become floats twice: leave out ToFloat, or dtype of delivery")
