@@ -29,11 +29,12 @@ from fastrecord.loader.delivery import Delivery
 from fastrecord.loader.destination import Destination
 from fastrecord.loader.mixer import Mixer
 from fastrecord.loader.outputs import Outputs
+from fastrecord.loader.places import find_places
 from fastrecord.loader.replacements import refuse_arguments
 from fastrecord.loader.sample import Given, Sample
 from fastrecord.loader.skip import EpochSkips, OnError, SkippedRecord, Skipper, as_skip
 from fastrecord.loader.stats import Clock, LoaderStats
-from fastrecord.loader.views import Views, places
+from fastrecord.loader.views import Views
 from fastrecord.sampler.batch_sampler import FastRecordBatchSampler
 from fastrecord.sampler.blocks import Shuffle
 from fastrecord.transforms import ToFloat
@@ -285,7 +286,7 @@ class FastRecordLoader(Fixed, Iterable[Any]):
         sampler = self._source.sampler
         if (
             self._warned
-            or not self._moves_images()
+            or not self._maker.outputs.sample.moves
             or not isinstance(sampler, FastRecordBatchSampler)
             or sampler.shuffle is not False
         ):
@@ -300,18 +301,14 @@ class FastRecordLoader(Fixed, Iterable[Any]):
                 stacklevel=3,
             )
 
-    def _moves_images(self) -> bool:
-        """Return whether images are cropped or mirrored at random."""
-        return self._maker.outputs.sample.moves
-
     def _warn_of_places(self) -> None:
         """Warn once of boxes and the like in batches whose images are cropped or mirrored at random."""
-        if self._warned_of_places or not self._moves_images():
+        outputs, schema = self._maker.outputs, self._dataset.readers[0].schema
+        if self._warned_of_places or not outputs.sample.moves:
             return
         self._warned_of_places = True
-        outputs, schema = self._maker.outputs, self._dataset.readers[0].schema
         others = [name for name in outputs.fields if name not in {*outputs.sample.pictures, *outputs.sample.places}]
-        if found := places((name, schema[name]) for name in others):
+        if found := find_places((name, schema[name]) for name in others):
             warnings.warn(
                 f"images are cropped or mirrored at random, and {', '.join(map(repr, found))} come as they are stored, "
                 "for the whole image: transforms.Like in sample= moves them, or a batch_transform by the matrix of its "

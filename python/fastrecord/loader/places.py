@@ -1,15 +1,40 @@
-"""`move_places`: boxes and keypoints of a batch, moved as its images were, in each form of a column."""
+"""`find_places`: the fields that hold places in an image; `move_places`: such a column, moved as its images were."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastrecord.schema import FieldType
 from fastrecord.transforms import Like, ViewInfo
 from fastrecord.transforms.annotations import move_boxes, move_keypoints
+
+_MASKS = {"mask", "masks", "segmentation", "segmentations"}
+_POINTS = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "landmark", "landmarks", "polygon", "polygons"}
+
+
+def find_places(kinds: Iterable[tuple[str, FieldType]]) -> list[str]:
+    """Return the fields that hold places in an image, by name or shape: boxes, masks, keypoints."""
+    return [name for name, kind in kinds if _are_places(name, kind)]
+
+
+def _are_places(name: str, kind: FieldType) -> bool:
+    words = set(re.findall("[a-z]+", name.lower()))
+    if kind.item is not None:
+        return bool(words & (_MASKS | _POINTS)) or kind.item.shape == (4,)
+    if not kind.shape and kind.dtype:
+        return False  # a number
+    shape = kind.shape or (None, None)
+    # Tokens have masks of one dimension.
+    named = words & _POINTS or (words & _MASKS and len(shape) > 1)
+    boxes = len(shape) == 2 and shape[1] == 4
+    mask = shape == (None, None) and kind.dtype is not None and not kind.dtype.startswith(("float", "bfloat"))
+    return bool(named or boxes or mask)
 
 
 def move_places(value: Any, like: Like, view: ViewInfo, form: str) -> tuple[Any, Any]:
@@ -35,8 +60,8 @@ def move_places(value: Any, like: Like, view: ViewInfo, form: str) -> tuple[Any,
         return (moved, numbers), kept
     moved, kept = _padded(values, like, view)
     lengths = numbers if numbers.ndim == 1 else numbers[:, 0]
-    behind = torch.arange(values.shape[1]) >= lengths[:, None]
-    moved[behind], kept[behind] = 0, False
+    padding = torch.arange(values.shape[1]) >= lengths[:, None]
+    moved[padding], kept[padding] = 0, False
     return (moved, numbers), kept
 
 

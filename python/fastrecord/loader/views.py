@@ -1,12 +1,8 @@
-"""`Views`: the part of its source that each image of a batch shows; and fields that it concerns.
-
-Moves no boxes and no masks.
-"""
+"""`Views`: the part of its source that each image of a batch shows. Moves no boxes and no masks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -15,11 +11,7 @@ from numpy.typing import NDArray
 
 from fastrecord._core import Load
 from fastrecord.loader.sample import Picture
-from fastrecord.schema import FieldType
 from fastrecord.transforms.view_info import ViewInfo
-
-_MASKS = {"mask", "masks", "segmentation", "segmentations"}
-_POINTS = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "landmark", "landmarks", "polygon", "polygons"}
 
 
 class Views(Mapping[str, ViewInfo]):
@@ -65,22 +57,3 @@ class Views(Mapping[str, ViewInfo]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
-
-
-def places(kinds: Iterable[tuple[str, FieldType]]) -> list[str]:
-    """Return the fields that hold places in an image, by name or shape: boxes, masks, keypoints."""
-    return [name for name, kind in kinds if _are_places(name, kind)]
-
-
-def _are_places(name: str, kind: FieldType) -> bool:
-    words = set(re.findall("[a-z]+", name.lower()))
-    if kind.item is not None:
-        return bool(words & (_MASKS | _POINTS)) or kind.item.shape == (4,)
-    if not kind.shape and kind.dtype:
-        return False  # a number
-    shape = kind.shape or (None, None)
-    # Tokens have masks of one dimension.
-    named = words & _POINTS or (words & _MASKS and len(shape) > 1)
-    boxes = len(shape) == 2 and shape[1] == 4
-    mask = shape == (None, None) and kind.dtype is not None and not kind.dtype.startswith(("float", "bfloat"))
-    return bool(named or boxes or mask)
