@@ -35,9 +35,8 @@ if TYPE_CHECKING:  # what needs no store does without it
 
 Part: TypeAlias = slice | NDArray[np.int64]
 
-
-# Groups in progress have at most this many bytes together, or else one group is: views of large batches have hundreds
-# of megabytes.
+# Groups in progress have at most this many bytes together, except that one group may always be in progress: a batch
+# of several views has hundreds of megabytes.
 _BYTES = 2 << 30
 
 
@@ -71,6 +70,7 @@ class BatchMaker:
 
     Raises:
         SchemaError: `delivery.ragged` names another field.
+        ValueError: the sample has a `Lambda`, and batches are copied to a device.
     """
 
     def __init__(

@@ -98,9 +98,10 @@ class Outputs:
         """Return the plan for the core's threads, which keep `spares` buffers for reuse."""
         pictures = self.sample.pictures
         fields = [pictures[name].field if name in pictures else name for name in self.kinds]
+        leads = list(pictures)
         return LoadPlan(
             [(reader, fields) for reader in self._dataset.readers],
-            [pictures[name].spec(list(pictures)) if name in pictures else None for name in self.kinds],
+            [pictures[name].spec(leads) if name in pictures else None for name in self.kinds],
             decoding=self.decoding,
             mixing=self.mixer.mixing.core if self.mixer and not self.mixer.on_device else None,
             verify=self._dataset.verify,

@@ -22,8 +22,8 @@ class BatchInfo:
         epoch: Number of the epoch, in [0, 2**64).
         positions: Position of each record in the epoch's order, int64 (B,), at least 0.
         rows: Index of each record in the data set, int64 (B,).
-        views: Field of images -> crop boxes, flips, sizes and a matrix that maps the source to the
-            batch. Computed when they are first asked for; empty for batches without images.
+        views: Output of images -> the part of its sources that it shows, and the matrices that map them to
+            it. Computed when they are first asked for; empty for batches without images.
 
     Raises:
         TypeError: positions or rows are not int64 arrays.

@@ -9,7 +9,7 @@ from fastrecord.transforms.transform import Transform
 
 @dataclass(frozen=True)
 class Decode(Transform):
-    """Says which pixels an image has; it comes first in a list. Without it they are RGB, of 8 bits.
+    """Chooses which pixels an image has; it comes first in a list. Without it they are RGB, of 8 bits.
 
     Attributes:
         channels: 1: grey. 3: red, green, blue. 4: with alpha, which is opaque where an image has none; only
