@@ -195,7 +195,7 @@ pub(crate) struct PartQueue {
 #[derive(Debug, Clone, Copy)]
 struct Address(*mut u8);
 
-// SAFETY: an address alone does nothing. `PartQueue::claim` explains why its use is sound.
+// SAFETY: an address alone does nothing. `PartQueue::claim` and `Part::give` explain why its use is sound.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -266,21 +266,25 @@ impl PartQueue {
 }
 
 impl Part<'_> {
-    /// Gives the only row of this part away, which is complete. The pair of row i is the last but i: whoever
-    /// gives the second one of a pair calls `work` with both rows of that buffer.
+    /// Gives the only row of this part away, which is complete. Its pair is the row at the same distance from
+    /// the other end. The call for the second row of a pair calls `work` with both rows of that buffer; a
+    /// further call for the same part does nothing.
     ///
     /// # Panics
     /// If the part has several rows.
     pub(crate) fn give(&mut self, buffer: usize, work: impl FnOnce(&mut [u8], &mut [u8])) {
         assert_eq!(self.rows.len(), 1, "a part of one row");
         let (row, other) = (self.rows.start, self.parts.rows - 1 - self.rows.start);
-        self.bytes.clear();
+        if std::mem::take(&mut self.bytes).is_empty() {
+            return;
+        }
         let Some(given) = self.parts.given.get(row.min(other)).filter(|_| row != other) else { return };
         // Release: our row is complete. Acquire: the other one is.
         if given.swap(true, Ordering::AcqRel) {
             let (start, len) = self.parts.starts[buffer];
-            // SAFETY: these are two rows of one buffer. The parts that claimed them have ended their slices, each before
-            // it swapped, and no other thread swaps a third time. The buffer stays until this part is dropped.
+            // SAFETY: these are two different rows of one buffer. Each was claimed by one part, which swaps at
+            // most once, after the end of its slices. So both slices have ended, and no third swap comes. The
+            // buffer stays until this part is dropped.
             let [one, two] =
                 [row, other].map(|row| unsafe { std::slice::from_raw_parts_mut(start.0.add(row * len), len) });
             work(one, two);
@@ -342,7 +346,9 @@ mod tests {
                         while let Some(mut part) = parts.claim() {
                             let row = u8::try_from(part.rows.start).unwrap();
                             part.bytes[0].fill(row);
-                            part.give(0, |one, two| one.swap_with_slice(two));
+                            for _ in 0..2 {
+                                part.give(0, |one, two| one.swap_with_slice(two));
+                            }
                         }
                     });
                 }
