@@ -136,7 +136,11 @@ impl FloatType {
 
     /// Writes one value.
     fn write_one(self, value: f32, out: &mut [u8]) {
-        self.write(&Line { factor: [0.0; GROUP], offset: [value; GROUP] }, &[0], out);
+        match self {
+            Self::Float32 => out.copy_from_slice(&value.to_le_bytes()),
+            Self::Float16 => out.copy_from_slice(&half::f16::from_f32_const(value).to_le_bytes()),
+            Self::Bfloat16 => out.copy_from_slice(&bfloat16_of(value)),
+        }
     }
 
     fn write(self, line: &Line, pixels: &[u8], out: &mut [u8]) {
@@ -166,7 +170,7 @@ impl ToFloat {
         });
     }
 
-    /// Returns the factors and offsets of values whose channels `channel` tells.
+    /// Returns the factors and offsets of values; `channel` returns the channel of each.
     fn line(&self, channel: impl Fn(usize) -> usize) -> Line {
         let each = |of: &dyn Fn(usize) -> f64| std::array::from_fn(|at| of(channel(at)) as f32);
         Line { factor: each(&|at| 1.0 / (255.0 * self.std[at])), offset: each(&|at| -self.mean[at] / self.std[at]) }
