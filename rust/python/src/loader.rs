@@ -51,7 +51,7 @@ fn output(given: &Given) -> PyResult<Output> {
 ///     spares: Number of batches whose memory is kept for reuse.
 /// Raises:
 ///     KeyError, TypeError: a field does not exist, or does not hold bytes, or its values differ in
-///     size. ValueError: a geometry is invalid.
+///     size. ValueError: a description is invalid.
 #[pyclass(module = "fastrecord._core", frozen)]
 pub(crate) struct LoadPlan {
     plan: Arc<CoreLoadPlan>,

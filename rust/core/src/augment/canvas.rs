@@ -50,9 +50,12 @@ impl Canvas {
         self.single
     }
 
-    /// Writes the only channel.
-    pub fn write_single(&self, out: &mut [u8]) {
-        out.iter_mut().zip(self.pixels.as_chunks::<3>().0).for_each(|(out, &[value, _, _])| *out = value);
+    /// Returns the only channel.
+    pub fn channel(&mut self) -> &[u8] {
+        self.spare.resize(self.pixels.len() / 3, 0);
+        let pixels = self.pixels.as_chunks::<3>().0;
+        self.spare.iter_mut().zip(pixels).for_each(|(out, &[value, _, _])| *out = value);
+        &self.spare
     }
 
     pub(super) fn pixels_mut(&mut self) -> &mut [u8] {

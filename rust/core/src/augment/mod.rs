@@ -34,7 +34,7 @@ mod warp;
 pub use blend::{Blend, Mixing};
 pub use canvas::Canvas;
 pub use floats::{FloatType, ToFloat};
-pub use matrix::{IDENTITY, Matrix, product};
+pub use matrix::{Matrix, product};
 pub use plane::{Cut, Pixels, Plane, Sample};
 pub use recipe::{Drawn, Recipe};
 pub use step::Step;

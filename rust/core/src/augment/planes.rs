@@ -9,7 +9,8 @@ vectorized! {
     /// Splits RGB pixels into channels.
     pub(super) fn split(pixels: &[u8], red: &mut [u8], green: &mut [u8], blue: &mut [u8]) {
         let count = (pixels.len() / 3).min(red.len()).min(green.len()).min(blue.len());
-        let (pixels, red, green, blue) = (&pixels[..3 * count], &mut red[..count], &mut green[..count], &mut blue[..count]);
+        let (red, green, blue) = (&mut red[..count], &mut green[..count], &mut blue[..count]);
+        let pixels = &pixels[..3 * count];
         for at in 0..count {
             red[at] = pixels[3 * at];
             green[at] = pixels[3 * at + 1];

@@ -42,10 +42,16 @@ impl Recipe {
     /// What is wrong.
     pub fn new(json: &str, stream: &str, view: u64) -> Result<Self, String> {
         let recipe: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        if !recipe.after.iter().all(Node::is_erasing) {
-            return Err("after ToFloat, only RandomErasing can follow".to_owned());
-        }
+        recipe.check()?;
         Ok(recipe.keyed(stream, view))
+    }
+
+    /// Checks a recipe that was read as a part of other JSON.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.after.iter().all(Node::is_erasing) {
+            return Ok(());
+        }
+        Err("after ToFloat, only RandomErasing can follow".to_owned())
     }
 
     /// Returns the same recipe with the random numbers of another stream or view.
@@ -61,11 +67,6 @@ impl Recipe {
     /// Returns the random numbers of the crop of that name.
     pub fn crop(&self, base: &Random, name: &str) -> Random {
         base.keyed_by(Random::key(&[self.stream, hash(name), 0]))
-    }
-
-    /// Reports whether it changes nothing.
-    pub fn is_empty(&self) -> bool {
-        self.operations.is_empty() && self.to_float.is_none()
     }
 
     /// Decides what is done to the image of a record, whose random numbers `base` keys, and whose output has that

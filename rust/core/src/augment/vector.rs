@@ -5,7 +5,10 @@
 /// processor decides at each call. The compiler contracts no multiplication and addition by itself, and
 /// `mul_add` rounds once everywhere, so both give the same bits.
 macro_rules! vectorized {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+    )*) => {$(
         $(#[$meta])*
         $vis fn $name($($arg: $type),*) $(-> $result)? {
             #[inline(always)]

@@ -106,7 +106,8 @@ impl Warp {
         Self { matrix, ..*self }
     }
 
-    /// Returns the matrix that maps a point of the input, of that size, to a point of the output; `None` if it has none.
+    /// Returns the matrix that maps a point of the input, of that size, to a point of the output; `None` if
+    /// there is none.
     pub fn forward(&self, (width, height): (usize, usize)) -> Option<Matrix> {
         let [a, b, c, d, e, f, g, h] = self.matrix;
         let back = matrix::inverse([[a, b, c], [d, e, f], [g, h, 1.0]])?;

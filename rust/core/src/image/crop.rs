@@ -246,10 +246,7 @@ impl Geometry {
     /// The reason as text: a side of 0, a scale or ratio that is not positive, finite and
     /// ascending, or a crop that is larger than its source.
     pub fn check(&self) -> Result<(), String> {
-        let (width, height) = self.size();
-        if !(1..=65_535).contains(&width) || !(1..=65_535).contains(&height) {
-            return Err(format!("a size of {width} x {height}: each side must be from 1 to 65535 pixels"));
-        }
+        check_size(self.size())?;
         let ordered = |name: &str, (low, high): (f64, f64)| {
             if low > 0.0 && low <= high && high.is_finite() {
                 Ok(())
@@ -262,20 +259,22 @@ impl Geometry {
                 ordered("a scale", scale)?;
                 ordered("a ratio", ratio)
             }
-            Self::Window { resize: Some(Scaling::Short(short, most)), .. }
-                if !(1..=65_535).contains(&short) || most.is_some_and(|most| most < short || most > 65_535) =>
-            {
-                Err(format!("a shorter side of {short} pixels, at most {most:?} for the longer one"))
+            Self::Resize { .. } | Self::Letterbox { .. } => Ok(()),
+            Self::Window { resize, padding, .. } => {
+                match resize {
+                    Some(Scaling::Short(short, most))
+                        if !(1..=65_535).contains(&short) || most.is_some_and(|most| most < short || most > 65_535) =>
+                    {
+                        return Err(format!("a shorter side of {short} pixels, at most {most:?} for the longer one"));
+                    }
+                    Some(Scaling::Exact(width, height)) => check_size((width, height))?,
+                    _ => {}
+                }
+                if padding.iter().any(|&side| side > 65_535) {
+                    return Err(format!("a border of {padding:?} pixels: each at most 65535"));
+                }
+                Ok(())
             }
-            Self::Window { resize: Some(Scaling::Exact(width, height)), .. }
-                if !(1..=65_535).contains(&width) || !(1..=65_535).contains(&height) =>
-            {
-                Err(format!("a size of {width} x {height}: each side must be from 1 to 65535 pixels"))
-            }
-            Self::Window { padding, .. } if padding.iter().any(|&side| side > 65_535) => {
-                Err(format!("a border of {padding:?} pixels: each at most 65535"))
-            }
-            _ => Ok(()),
         }
     }
 
@@ -320,6 +319,17 @@ impl Geometry {
             }
         }
     }
+}
+
+/// Checks the width and height of an output.
+///
+/// # Errors
+/// The reason as text.
+pub(crate) fn check_size((width, height): (u32, u32)) -> Result<(), String> {
+    if (1..=65_535).contains(&width) && (1..=65_535).contains(&height) {
+        return Ok(());
+    }
+    Err(format!("a size of {width} x {height}: each side must be from 1 to 65535 pixels"))
 }
 
 /// Draws the part that torchvision's `RandomResizedCrop.get_params` would choose.
@@ -377,7 +387,7 @@ fn fitted(width: u32, height: u32, size: (u32, u32)) -> (u32, u32) {
 }
 
 /// Returns half of `side - wanted`, rounded half to even as Python's `round` does. If the side is shorter,
-/// the larger half of the border lies behind it.
+/// the larger half of the border lies after it.
 fn middle(side: u64, wanted: u32) -> i64 {
     let rest = side.cast_signed() - i64::from(wanted);
     if rest < 0 {

@@ -21,6 +21,7 @@ mod tiff;
 
 pub use crate::error::decode::DecodeError;
 pub use crate::order::random::{Random, uniform};
+pub(crate) use crop::check_size;
 pub use crop::{Crop, Geometry, Place, Rect, Scaling, resized};
 pub(crate) use decode::with_decoded;
 pub use decode::{Decoded, Decoder, Image, Opened, Pixels, Timings, Wish, decode_image};

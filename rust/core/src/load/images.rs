@@ -11,7 +11,9 @@ use crate::error::decode::DecodeError;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
 use crate::format::schema::FieldIndex;
-use crate::image::{Channels, Crop, DecodeOptions, Decoder, Image, Opened, Random, Rect, Timings, Wish, raw_pixels};
+use crate::image::{
+    Channels, Crop, DecodeOptions, Decoder, Image, Native, Opened, Random, Rect, Timings, Wish, raw_pixels,
+};
 use crate::load::batch::{Batch, LoadCounters, Task, add, nanos};
 use crate::load::output::{ArrayPixels, Form, ImageOutput};
 use crate::load::paired::{Lead, follow};
@@ -115,13 +117,12 @@ impl Images {
     }
 
     pub(super) fn scratch(&self) -> Scratch {
-        let (payload, value, side, canvas, plane, native) = Default::default();
         Scratch {
             decoder: Decoder::new(self.decode),
-            payload,
-            value,
-            side,
-            pixels: PixelMemory { canvas, plane, native },
+            payload: Vec::new(),
+            value: Vec::new(),
+            side: Vec::new(),
+            pixels: PixelMemory::default(),
         }
     }
 
@@ -325,6 +326,7 @@ pub(super) struct Scratch {
 }
 
 /// Pixels of an image whose recipe is applied.
+#[derive(Default)]
 struct PixelMemory {
     canvas: Canvas,
     plane: Plane,
@@ -403,7 +405,7 @@ impl Record<'_> {
                 let size = output.size();
                 let drawn = recipe.draw(&self.base, size);
                 let first = self.lead(output, view).map_or(&drawn, |lead| &lead.drawn).steps.first();
-                let flip = first == Some(&Step::HorizontalFlip) && matches!(output.form, Form::Rgb | Form::Grey);
+                let flip = first == Some(&Step::HorizontalFlip) && output.form.is_plain();
                 self.shown[number].push(Shown { image, crop, size, drawn, flip });
             }
         }
@@ -464,8 +466,9 @@ impl Record<'_> {
         out: &mut [&mut [u8]],
     ) -> Decoding<Timings> {
         let start = Instant::now();
-        let colours: Vec<usize> = self.numbers(source, |form| matches!(form, Form::Rgb | Form::Grey));
-        let others: Vec<usize> = self.numbers(source, |form| !matches!(form, Form::Rgb | Form::Grey));
+        let outputs = self.images.outputs.iter().enumerate().filter(|(_, placed)| placed.source == source);
+        let (colours, others): (Vec<usize>, Vec<usize>) =
+            outputs.map(|(number, _)| number).partition(|&number| self.images.outputs[number].output.form.is_plain());
         let mut planned = false;
         let mut plan = |record: &mut Self, size: (u32, u32)| {
             if !std::mem::replace(&mut planned, true) {
@@ -476,32 +479,30 @@ impl Record<'_> {
         };
         let mut decode = std::time::Duration::ZERO;
         if !colours.is_empty() {
-            let (image, encoded) = match data {
+            let from = match data {
                 Data::Encoded { data, side, channels } => {
                     self.refuse_mask(&colours, data, channels)?;
-                    (raw_pixels(data), (data, side))
+                    match raw_pixels(data) {
+                        Some(image) => Origin::Pixels(image),
+                        None => Origin::Encoded(decoder.open(data)?, (data, side)),
+                    }
                 }
                 Data::Array { data, array, shape } => {
                     let (width, height) = size_of(shape, array)?;
-                    (Some(Image { width, height, pixels: data }), (&[][..], &[][..]))
+                    Origin::Pixels(Image { width, height, pixels: data })
                 }
             };
-            let opened = if image.is_none() { Some(decoder.open(encoded.0)?) } else { None };
-            let size = match (&image, &opened) {
-                (Some(image), _) => (image.width, image.height),
-                (None, Some(opened)) => opened.size(),
-                (None, None) => (0, 0),
+            let size = match &from {
+                Origin::Pixels(image) => (image.width, image.height),
+                Origin::Encoded(opened, _) => opened.size(),
             };
             plan(self, size)?;
             let wishes: Vec<Wish> = colours.iter().flat_map(|&number| self.wishes(number)).collect();
-            let from = match (image, &opened) {
-                (None, Some(opened)) => {
-                    Origin::Encoded { opened, data: encoded, apart: decoder.apart(opened, encoded.1, &wishes) }
+            // Decoded for all views; none if each is decoded on its own.
+            let together = match &from {
+                Origin::Encoded(opened, data) if !decoder.apart(opened, data.1, &wishes) => {
+                    Some(decoder.decode_for(opened, *data, &wishes)?)
                 }
-                (image, _) => Origin::Pixels(image.unwrap_or(Image { width: 0, height: 0, pixels: &[] })),
-            };
-            let together = match from {
-                Origin::Encoded { opened, data, apart: false } => Some(decoder.decode_for(opened, data, &wishes)?),
                 _ => None,
             };
             decode = start.elapsed();
@@ -510,12 +511,12 @@ impl Record<'_> {
                 let Placed { at, output, .. } = &self.images.outputs[number];
                 let parts = out[*at].chunks_exact_mut(output.view_bytes());
                 for ((view, wish), part) in wishes.by_ref().take(output.views.len()).enumerate().zip(parts) {
-                    let mut cut = |pixels: &mut [u8]| match from {
-                        Origin::Pixels(image) => decoder.render_pixels(image, wish, pixels),
-                        Origin::Encoded { opened, data, .. } => {
+                    let mut cut = |pixels: &mut [u8]| match &from {
+                        Origin::Pixels(image) => decoder.render_pixels(*image, wish, pixels),
+                        Origin::Encoded(opened, data) => {
                             let found = match together {
                                 Some(found) => found,
-                                None => decoder.decode_for(opened, data, std::slice::from_ref(wish))?,
+                                None => decoder.decode_for(opened, *data, std::slice::from_ref(wish))?,
                             };
                             decoder.render(opened, found, wish, pixels)
                         }
@@ -527,6 +528,7 @@ impl Record<'_> {
         if memory.native.capacity() > KEEP {
             memory.native = Vec::new();
         }
+        let mut last: Option<(Native, (usize, usize))> = None;
         for number in others {
             let form = self.images.outputs[number].output.form;
             let pixels = match data {
@@ -542,8 +544,14 @@ impl Record<'_> {
                 Data::Encoded { data, .. } => {
                     let wrong = || DecodeError::Internal { detail: "an array of an encoded image".to_owned() };
                     let (native, sample) = form.native().ok_or_else(wrong)?;
-                    let size = decoder.decode_native(data, native, &mut memory.native)?;
-                    let size = (size.0 as usize, size.1 as usize);
+                    let size = match last {
+                        Some((kind, size)) if kind == native => size,
+                        _ => {
+                            let (width, height) = decoder.decode_native(data, native, &mut memory.native)?;
+                            (width as usize, height as usize)
+                        }
+                    };
+                    last = Some((native, size));
                     Pixels { size, pixel: native.bytes(), sample, bytes: &memory.native }
                 }
             };
@@ -552,14 +560,6 @@ impl Record<'_> {
             self.plane(&mut memory.plane, number, pixels, out[self.images.outputs[number].at])?;
         }
         Ok(Timings { decode, resize: start.elapsed().saturating_sub(decode) })
-    }
-
-    fn numbers(&self, source: usize, of: impl Fn(Form) -> bool) -> Vec<usize> {
-        let outputs = self.images.outputs.iter().enumerate();
-        outputs
-            .filter(|(_, placed)| placed.source == source && of(placed.output.form))
-            .map(|(number, _)| number)
-            .collect()
     }
 
     /// Refuses an image that may be a mask, and would be resized as colours beside what it follows.
@@ -616,13 +616,11 @@ impl Record<'_> {
         }
         Step::apply_all(&shown.drawn.steps[if lead.is_some() { 0 } else { skip }..], canvas);
         match output.to_float() {
-            None if output.form == Form::Grey => canvas.write_single(out),
+            None if output.form == Form::Grey => out.copy_from_slice(canvas.channel()),
             None => out.copy_from_slice(canvas.pixels()),
             Some(to_float) => {
                 if output.form == Form::Grey {
-                    let mut grey = vec![0; canvas.pixels().len() / 3];
-                    canvas.write_single(&mut grey);
-                    to_float.write_grey(&grey, out);
+                    to_float.write_grey(canvas.channel(), out);
                 } else {
                     to_float.write(canvas.pixels(), out);
                 }
@@ -666,16 +664,11 @@ impl Record<'_> {
     }
 }
 
-/// Where the pixels of RGB outputs come from.
-#[derive(Clone, Copy)]
+/// Where the pixels of outputs in RGB or grey come from.
 enum Origin<'a> {
     Pixels(Image<'a>),
-    /// An open image, its data and side bytes; and whether each view is decoded on its own.
-    Encoded {
-        opened: &'a Opened,
-        data: (&'a [u8], &'a [u8]),
-        apart: bool,
-    },
+    /// An open image, its data and side bytes.
+    Encoded(Opened, (&'a [u8], &'a [u8])),
 }
 
 /// Returns width and height of an array's pixels.

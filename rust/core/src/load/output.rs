@@ -3,10 +3,10 @@
 
 use serde::Deserialize;
 
-use crate::augment::{Interpolation, Recipe, Sample};
+use crate::augment::{Interpolation, Recipe, Sample, ToFloat};
 use crate::format::dtype::DType;
 use crate::format::field_type::FieldType;
-use crate::image::{Filter, Geometry, Native};
+use crate::image::{Filter, Geometry, Native, check_size};
 
 /// The description, as it is read.
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct Described {
     may_be_mask: bool,
     fill: Vec<u8>,
     form: Form,
-    recipe: serde_json::Value,
+    recipe: Recipe,
 }
 
 /// What the pixels of an output are.
@@ -70,16 +70,15 @@ impl ImageOutput {
     /// # Errors
     /// What is wrong.
     pub fn new(json: &str) -> Result<Self, String> {
-        let text = |error: serde_json::Error| error.to_string();
         let Described { stream, count, geometry, like, size, filter, nearest, may_be_mask, fill, form, recipe } =
-            serde_json::from_str(json).map_err(text)?;
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
         if geometry.is_some() == like.is_some() {
             return Err("an output has a crop of its own, or follows another".to_owned());
         }
         if !(1..=4096).contains(&count) {
             return Err(format!("{count} views of an image"));
         }
-        let recipe = Recipe::new(&recipe.to_string(), &stream, 0)?;
+        recipe.check()?;
         let views = (0..count).map(|view| recipe.clone().keyed(&stream, view)).collect();
         let made = Self { geometry, like, size, filter, nearest, may_be_mask, fill, form, views };
         let Some(to_float) = made.to_float() else { return made.checked() };
@@ -95,6 +94,7 @@ impl ImageOutput {
     }
 
     fn checked(self) -> Result<Self, String> {
+        check_size(self.size)?;
         if self.fill.len() != self.form.pixel() {
             return Err(format!("a fill of {} bytes for pixels of {}", self.fill.len(), self.form.pixel()));
         }
@@ -103,7 +103,7 @@ impl ImageOutput {
         if geometry.size() == self.size { Ok(self) } else { Err("a crop of another size".to_owned()) }
     }
 
-    pub(super) fn to_float(&self) -> Option<&crate::augment::ToFloat> {
+    pub(super) fn to_float(&self) -> Option<&ToFloat> {
         self.views.first().and_then(|recipe| recipe.to_float.as_ref())
     }
 
@@ -152,6 +152,11 @@ impl Form {
         }
     }
 
+    /// Reports whether its pixels are decoded to RGB of 8 bits, and all operations can follow.
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Self::Rgb | Self::Grey)
+    }
+
     /// Returns how such pixels are decoded, if not as RGB, and the type of their values.
     pub(super) fn native(self) -> Option<(Native, Sample)> {
         match self {
@@ -187,5 +192,31 @@ impl ArrayPixels {
             _ => Sample::Other,
         };
         Some(Self { pixel: channels * array.dtype().size(), sample })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_whose_parts_contradict_each_other_is_refused() {
+        let read = |size: &str, count: u32, after: &str| {
+            ImageOutput::new(&format!(
+                r#"{{"stream": "mask", "count": {count}, "geometry": null, "like": 0, "size": {size}, "filter": "bilinear",
+                "nearest": true, "may_be_mask": true, "fill": [0], "form": {{"index": 1}},
+                "recipe": {{"operations": [], "to_float": null, "after": [{after}]}}}}"#
+            ))
+        };
+        assert_eq!(read("[7, 5]", 2, "").unwrap().bytes(), 2 * 7 * 5);
+        for (size, count, after, reason) in [
+            ("[0, 5]", 1, "", "a size of 0 x 5"),
+            ("[7, 65536]", 1, "", "a size of 7 x 65536"),
+            ("[7, 5]", 0, "", "0 views"),
+            ("[7, 5]", 1, r#"{"op": "RandomInvert", "p": 1.0}"#, "only RandomErasing"),
+        ] {
+            let error = read(size, count, after).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 }

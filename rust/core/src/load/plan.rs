@@ -38,8 +38,8 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// Plans the outputs of each record; `decode` is how images are decoded. Each file has a field for each output, and two outputs may be
-    /// of one field. Rows number the records of all files consecutively.
+    /// Plans the outputs of each record; `decode` is how images are decoded. Each file has a field for each
+    /// output, and two outputs may be of one field. Rows number the records of all files consecutively.
     ///
     /// # Errors
     /// The first file is not open, a file lacks a field for an output, an image is of a field that
