@@ -64,6 +64,8 @@ MASKS: dict[str, tuple[bytes, NDArray[Any]]] = {
     "palette PNG of 4 bits": (palette(FEW, 4), FEW),
     "palette PNG of 2 bits": (palette(FEW % 4, 2), FEW % 4),
     "palette PNG of 1 bit": (palette(FEW % 2, 1), FEW % 2),
+    "interlaced palette PNG of 4 bits": (png(FEW[..., None], interlaced=True, index_bits=4), FEW),
+    "interlaced palette PNG of 1 bit": (png(FEW[..., None] % 2, interlaced=True, index_bits=1), FEW % 2),
     "grey PNG with alpha": (png(np.dstack([IDS, FEW])), IDS),
     "grey TIFF": (save(Image.fromarray(IDS), "TIFF"), IDS),
     "PGM": (save(Image.fromarray(IDS), "PPM"), IDS),

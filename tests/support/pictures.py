@@ -97,25 +97,33 @@ def jpeg_ycck() -> bytes:
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
 
 
-def png(values: NDArray[Any], *, transparent: bytes = b"", interlaced: bool = False) -> bytes:
+def png(
+    values: NDArray[Any], *, transparent: bytes = b"", interlaced: bool = False, index_bits: int | None = None
+) -> bytes:
     """Return a PNG of grey, grey with alpha, RGB or RGBA values, (H, W, 1 to 4), 8 or 16 bits.
 
+    With `index_bits`, values (H, W, 1) are indices of that many bits into a palette.
     Pillow writes fewer kinds.
     """
     height, width, samples = values.shape
-    depth = 8 * values.dtype.itemsize
+    depth = index_bits or 8 * values.dtype.itemsize
     stored = values.astype(values.dtype.newbyteorder(">"))
     parts = [stored[y::down, x::right] for x, y, right, down in (ADAM7 if interlaced else [(0, 0, 1, 1)])]
+    if index_bits:
+        bits = [np.unpackbits(part, axis=2)[:, :, 8 - index_bits :] for part in parts]
+        parts = [np.packbits(part.reshape(len(part), -1), axis=1) for part in bits]
     lines = b"".join(b"\0" + row.tobytes() for part in parts if part.size for row in part)
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
-    colour = {1: 0, 2: 4, 3: 2, 4: 6}[samples]
+    colour = 3 if index_bits else {1: 0, 2: 4, 3: 2, 4: 6}[samples]
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, int(interlaced))
     chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b"")]
     if transparent:
         chunks.insert(1, chunk(b"tRNS", transparent))
+    if index_bits:
+        chunks.insert(1, chunk(b"PLTE", bytes(3 << index_bits)))
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 

@@ -116,6 +116,8 @@ impl Decoder {
         let packed = reader.output_buffer_size().unwrap_or(usize::MAX);
         check_memory(packed)?;
         let rows = reserve(&mut self.pixels, packed)?;
+        // The crate `png` adds the bits of interlaced pixels to those that are there.
+        rows.fill(0);
         let line = reader.next_frame(rows).map_err(damaged)?.line_size;
         let out = reserve(&mut self.scratch, width as usize * height as usize)?;
         let mask = u8::MAX >> (8 - bits);
