@@ -18,7 +18,7 @@ import torch
 from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType
-from fastrecord.schema.roles import check_fields
+from fastrecord.schema.roles import check_fields, lies_in_index
 from fastrecord.transforms import Decode, Like, Pipeline, ToFloat, Transform, View
 
 # What an output is made of.
@@ -374,13 +374,16 @@ def _field(dataset: FastRecordDataset, field: str, output: str) -> FieldType | N
 
 
 def _check_array(dataset: FastRecordDataset, field: str, kind: FieldType) -> None:
-    shape = kind.shape or ()
-    if len(shape) == 2 or (len(shape) == 3 and shape[2] is not None):
-        return
-    raise Code.FIELD_TYPE.error(
-        f"{dataset.readers[0].path}: field {field!r} has arrays of shape {shape}: those that are cropped are (H, W) or "
-        "(H, W, C) with a number for C"
-    )
+    where, shape = f"{dataset.readers[0].path}: field {field!r}", kind.shape or ()
+    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] is not None)):
+        raise Code.FIELD_TYPE.error(
+            f"{where} has arrays of shape {shape}: those that are cropped are (H, W) or (H, W, C) with a number for C"
+        )
+    if lies_in_index(kind):
+        raise Code.FIELD_TYPE.error(
+            f"{where} has arrays of at most 64 bytes, which lie in the index and are not cropped: write the field as "
+            "an array with (None, None) for its sides"
+        )
 
 
 def _check_places(dataset: FastRecordDataset, name: str, part: Like, pictures: Mapping[str, Picture]) -> None:
