@@ -17,6 +17,7 @@ from fastrecord.transforms import (
     ColorJitter,
     Decode,
     FiveCrop,
+    GaussianBlur,
     Letterbox,
     Like,
     Pad,
@@ -173,6 +174,12 @@ LEAD: dict[str, Any] = {"image": CROP}
         ({**LEAD, "flat": Like("image")}, SCHEMA_ERROR, r"arrays of shape \(5,\): those that are cropped are \(H, W\)"),
         ({**LEAD, "tiny": Like("image")}, SCHEMA_ERROR, "of at most 64 bytes, which lie in the index"),
         ({"deep": RandomCrop(2)}, None, ""),
+        (
+            {"image": [CROP, RandomApply([GaussianBlur(17)])]},
+            ValueError,
+            "a kernel of 17 x 17 is too large for images of 8",
+        ),
+        ({"image": [CROP, GaussianBlur(15)]}, None, ""),
         ({"classes": CROP}, ValueError, "arrays of int32 are cropped, not resized: write RandomCrop or CenterCrop"),
         ({"classes": [Resize(9), CenterCrop(8)]}, ValueError, "arrays of int32 are cropped, not resized"),
         (

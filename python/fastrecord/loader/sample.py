@@ -19,7 +19,7 @@ from fastrecord.dataset.dataset import FastRecordDataset
 from fastrecord.errors import Code
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import check_fields, lies_in_index
-from fastrecord.transforms import Decode, Like, Pipeline, ToFloat, Transform, View
+from fastrecord.transforms import Decode, Like, Operation, Pipeline, ToFloat, Transform, View
 
 # What an output is made of.
 Part: TypeAlias = Transform | Sequence[Transform] | View | Like
@@ -62,6 +62,9 @@ class Picture:
             raise ValueError(
                 f"{self.name!r}: {type(wrong[0]).__name__} needs RGB or grey of 8 bits: other pixels can only be moved"
             )
+        for step in (*pipeline.operations, *pipeline.own):
+            if isinstance(step, Operation):
+                step.check_size(self.size)
         if pipeline.own and not (self.is_plain and pipeline.decode.channels == 3):
             raise ValueError(f"{self.name!r}: Lambda takes images in RGB, of 8 bits")
         if pipeline.to_float is None:

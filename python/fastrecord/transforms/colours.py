@@ -163,6 +163,12 @@ class GaussianBlur(Operation):
         sigma = self.sigma if isinstance(self.sigma, Sequence) else (self.sigma, self.sigma)
         self._set("sigma", pair("sigma", sigma, 1e-6))
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """See `Operation.check_size`: a border is mirrored once."""
+        across, down = self.kernel_size  # type: ignore[misc]
+        if across // 2 >= size[1] or down // 2 >= size[0]:
+            raise ValueError(f"a kernel of {across} x {down} is too large for images of {size[1]} x {size[0]} pixels")
+
 
 @dataclass(frozen=True)
 class RandomErasing(Operation):

@@ -39,6 +39,11 @@ class Several(Operation):
         """Whether one of them mixes pixels of several places."""
         return any(one.mixes for one in self.transforms)
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """See `Operation.check_size`."""
+        for one in self.transforms:
+            one.check_size(size)
+
     def names(self) -> list[str]:
         """See `Operation.names`."""
         return [*super().names(), *(name for one in self.transforms for name in one.names())]

@@ -36,6 +36,13 @@ class Operation(Transform):
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"op": type(self).__name__, **own}
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Check that it works on images of that height and width.
+
+        Raises:
+            ValueError: it does not.
+        """
+
     def names(self) -> list[str]:
         """Return its name, and those of the operations that it is made of; each has random numbers of its own."""
         return [type(self).__name__]
