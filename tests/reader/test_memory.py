@@ -14,6 +14,8 @@ from PIL import Image
 
 import fastrecord as fr
 from fastrecord import _core
+from fastrecord.loader.sample import Picture
+from fastrecord.transforms import Pipeline, Resize
 
 MIB = 1 << 20
 COUNT = 12
@@ -62,6 +64,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# Images as the loader's threads make them: resized.
+RESIZED = Picture("image", "image", Pipeline.of(Resize((224, 224))), (224, 224)).spec(["image"])
 # Many numbers of records.
 MANY = "r = core.Reader(path); n = np.zeros(300_000, np.int64)"
 # For each case: the setup before the memory limit, and the action after it.
@@ -93,7 +97,7 @@ WORK = {
     "verify": ("r = core.Reader(path)", "r.verify()"),
     "verify deep": ("r = core.Reader(path)", "r.verify(deep=True)"),
     "load": (
-        "r = core.Reader(path); n = np.arange(12); plan = core.LoadPlan([(r, ['image'])], [('resize', (224, 224))])",
+        f"r = core.Reader(path); n = np.arange(12); plan = core.LoadPlan([(r, ['image'])], [{RESIZED!r}])",
         "t = plan.start(2); check([e for x in [t.submit(0, 0, n, n) for _ in range(2)] for _, e in x.wait()[1]])",
     ),
     "stack": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 import threading
 import time
@@ -134,6 +135,9 @@ def python_calls(loader: Any, *, events: Sequence[str] = ("call", "c_call")) -> 
         nonlocal calls
         calls += event in events
 
+    # What else is collected meanwhile has calls of its own.
+    gc.collect()
+    gc.disable()
     threading.setprofile(count)
     sys.setprofile(count)
     try:
@@ -142,4 +146,5 @@ def python_calls(loader: Any, *, events: Sequence[str] = ("call", "c_call")) -> 
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        gc.enable()
     return calls

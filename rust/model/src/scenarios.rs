@@ -167,6 +167,10 @@ impl Plan for Numbers {
         0
     }
 
+    fn mixes(&self) -> bool {
+        false
+    }
+
     fn rows(&self) -> u64 {
         256
     }

@@ -71,7 +71,7 @@ def write_files(folder: Path) -> Files:
 def images(path: Path, **options: Any) -> fr.FastRecordLoader:
     """Return a loader of images with batches of 100 KB."""
     data = fr.FastRecordDataset(path, fields=("image", "label", "key"))
-    return loader_of(data, 8, **{"image": RandomResizedCrop(64), "shuffle": True, **options})
+    return loader_of(data, 8, **{"sample": RandomResizedCrop(64), "shuffle": True, **options})
 
 
 def arrays(path: Path, **options: Any) -> fr.FastRecordLoader:
