@@ -242,7 +242,8 @@ class BatchMaker:
         if (mixer := self.outputs.mixer) is not None:
             (name,) = sample.pictures
             slots = np.arange(len(request.rows))[part]
-            found[name], found[mixer.label] = mixer.apply(request, slots, found[name], found[mixer.label])
+            failed = [slot for slot, _ in group.failures]
+            found[name], found[mixer.label] = mixer.apply(request, slots, failed, found[name], found[mixer.label])
         kept = [f"{name}_kept" for name in sample.places]
         columns = {name: found[name] for name in (*self.outputs.fields, *kept)}
         if self._dataset.fields is not None or not sample.single:

@@ -5,7 +5,7 @@ The core's threads mix images that are floats; a device mixes those that become 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Mixer:
         on_device: Whether they are mixed when they are handed out, not by the threads.
 
     Raises:
-        TypeError, ValueError: `batch` is no list of MixUp and CutMix, or contradicts the sample or the data set.
+        TypeError, ValueError: `batch` is not a list of MixUp and CutMix, or does not fit the sample or the data set.
     """
 
     def __init__(self, dataset: FastRecordDataset, sample: Sample, batch: Any, *, on_device: bool) -> None:
@@ -54,7 +54,7 @@ class Mixer:
             raise ValueError("batch=: MixUp and CutMix change labels, and the data set has none")
         if self.mixing.num_classes is None:
             raise ValueError("batch=: the data set names no classes: write MixUp(num_classes=...)")
-        self.label = label
+        self.label, self._dataset = label, dataset
         self.on_device = not pictures[0].is_float
         self._size, self._last = pictures[0].size, pictures[0].shown_last
 
@@ -72,15 +72,24 @@ class Mixer:
                 images[pair] = mixed.movedim(1, -1) if self._last else mixed
 
     def apply(
-        self, request: BatchRequest, slots: NDArray[np.int64], images: torch.Tensor, labels: torch.Tensor
+        self,
+        request: BatchRequest,
+        slots: NDArray[np.int64],
+        failed: Sequence[int],
+        images: torch.Tensor,
+        labels: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels of a batch, mixed.
 
         Args:
             request: The request.
             slots: Of the records that are left in the batch, ascending, int64 (B,).
+            failed: Slots of the records that have no image, and so were mixed with none.
             images: (B, C, H, W).
             labels: int64 (B,).
+
+        Raises:
+            FastRecordError: the label of a record that was left out after it was mixed cannot be read.
         """
         blend, share = self._drawn(request)
         if self.on_device:
@@ -90,4 +99,15 @@ class Mixer:
             others = len(request.rows) - 1 - slots
             at = np.minimum(np.searchsorted(slots, others), len(slots) - 1)
             partners = np.where(slots[at] == others, at, np.arange(len(slots)))
-        return images, self.mixing.labels(labels, share, torch.from_numpy(partners).to(labels.device))
+            # A record that was left out after it was mixed, such as for a damaged text, is in its partner's image.
+            left_out = np.flatnonzero((slots[at] != others) & ~np.isin(others, list(failed)))
+            if len(left_out):
+                partners[left_out] = len(slots) + np.arange(len(left_out))
+                partners = np.concatenate([partners, partners[left_out]])
+                labels = torch.cat([labels, self._labels(request.rows[others[left_out]]).to(labels.device)])
+        made = self.mixing.labels(labels, share, torch.from_numpy(partners).to(labels.device))
+        return images, made[: len(slots)]
+
+    def _labels(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        labels, transform = self._dataset.selection.labels.of(rows).tolist(), self._dataset.target_transform
+        return torch.tensor(labels if transform is None else [transform(label) for label in labels])
