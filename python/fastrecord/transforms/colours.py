@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastrecord.checks import integer
-from fastrecord.transforms.operation import Operation, Range, number, pair
+from fastrecord.transforms.operation import Operation, Perhaps, Range, number, pair
 
 
 def _factors(name: str, value: Any) -> tuple[float, float] | None:
@@ -44,17 +44,7 @@ class ColorJitter(Operation):
 
 
 @dataclass(frozen=True)
-class _Perhaps(Operation):
-    """Base class of operations that happen with a probability."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._set("p", number("p", self.p, 0, 1))
-
-
-@dataclass(frozen=True)
-class RandomGrayscale(_Perhaps):
+class RandomGrayscale(Perhaps):
     """Makes an image grey; it keeps three channels.
 
     Attributes:
@@ -65,7 +55,7 @@ class RandomGrayscale(_Perhaps):
 
 
 @dataclass(frozen=True)
-class RandomInvert(_Perhaps):
+class RandomInvert(Perhaps):
     """Inverts all values.
 
     Attributes:
@@ -74,7 +64,7 @@ class RandomInvert(_Perhaps):
 
 
 @dataclass(frozen=True)
-class RandomEqualize(_Perhaps):
+class RandomEqualize(Perhaps):
     """Spreads the values of each channel evenly.
 
     Attributes:
@@ -83,7 +73,7 @@ class RandomEqualize(_Perhaps):
 
 
 @dataclass(frozen=True)
-class RandomAutocontrast(_Perhaps):
+class RandomAutocontrast(Perhaps):
     """Stretches each channel to the whole range.
 
     Attributes:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastrecord.transforms.operation import Fill, Operation, Range, around, center, colour, interpolation, number, pair
+from fastrecord.transforms.operation import (
+    Fill,
+    Operation,
+    Perhaps,
+    Range,
+    around,
+    center,
+    colour,
+    interpolation,
+    number,
+    pair,
+)
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(Operation):
+class RandomHorizontalFlip(Perhaps):
     """Mirrors left to right. As the first operation it costs nothing.
 
     Attributes:
@@ -17,14 +28,10 @@ class RandomHorizontalFlip(Operation):
     """
 
     moves, changes = True, False
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._set("p", number("p", self.p, 0, 1))
 
 
 @dataclass(frozen=True)
-class RandomVerticalFlip(Operation):
+class RandomVerticalFlip(Perhaps):
     """Mirrors upside down.
 
     Attributes:
@@ -32,10 +39,6 @@ class RandomVerticalFlip(Operation):
     """
 
     moves, changes = True, False
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._set("p", number("p", self.p, 0, 1))
 
 
 @dataclass(frozen=True)

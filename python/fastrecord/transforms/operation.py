@@ -51,6 +51,16 @@ class Operation(Transform):
         object.__setattr__(self, name, value)
 
 
+@dataclass(frozen=True)
+class Perhaps(Operation):
+    """Base class of operations that happen with a probability, and have no other argument."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._set("p", number("p", self.p, 0, 1))
+
+
 def number(name: str, value: Any, low: float, high: float = float("inf")) -> float:
     """Check a number in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
