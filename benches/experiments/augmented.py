@@ -73,7 +73,7 @@ CANNOT = {
     ("TurboLoader", "float16"): "makes float16 of its own files only",
     ("TurboLoader", "raw-trivial"): "its crops go with resizing and normalising only",
 }
-# Without variants of one loader, the fastest of which the other cases show.
+# The variants of one loader are left out: the other cases show the fastest.
 TRAINERS = {
     name: PEERS[name] for name in (f"{TENSORS}, torchvision.io", f"{PRESET}, v2", "NVIDIA DALI, CPU", "albumentations")
 }

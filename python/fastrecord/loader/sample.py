@@ -40,7 +40,7 @@ class Picture:
         count: Number of views; None: one, without an axis.
         like: The output that it follows.
         nearest: Whether pixels are copied, not blended.
-        may_be_mask: Whether an image of one channel, or with a palette, is made all the same.
+        may_be_mask: Whether an image of one channel or with a palette is accepted.
         fill: The value, or colour, outside the image.
         array: The type of its field, if it has arrays.
     """
@@ -213,7 +213,7 @@ class Sample:
         """Resolve what the user gave; `to_float` converts images that stay bytes.
 
         Raises:
-            TypeError, ValueError: it is no list of transforms, or contradicts the data set.
+            TypeError, ValueError: it is not a list of transforms, or does not fit the data set.
             SchemaError: a field is missing, or of a type that does not fit.
         """
         single = not isinstance(given, Mapping)

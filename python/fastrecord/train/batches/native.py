@@ -69,7 +69,7 @@ def make_sample(config: TrainConfig, size: int, *, training: bool) -> list[Trans
 
 
 def make_mixing(config: TrainConfig, classes: int) -> list[MixUp | CutMix] | None:
-    """Return what mixes the images of a training batch, of which each batch gets one; None for nothing.
+    """Return the ways to mix the images of a training batch; None if they are not mixed.
 
     Args:
         config: The alphas.

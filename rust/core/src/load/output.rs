@@ -55,7 +55,7 @@ pub struct ImageOutput {
     pub(super) filter: Filter,
     /// Whether pixels are copied from the nearest one, not blended.
     pub(super) nearest: bool,
-    /// Whether an image that may be a mask is made all the same.
+    /// Whether an image that may be a mask is accepted.
     pub(super) may_be_mask: bool,
     /// The pixel where there is nothing of the image.
     pub(super) fill: Vec<u8>,
