@@ -22,7 +22,6 @@ BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 WAYS: dict[str, dict[str, Any]] = {
     "original": {},
     "crop index": {"crop_index": True},
-    "crop-ready": {"crop_ready": "all"},
     "short side 256": {"short_side": 256},
     "short side 256, crop index": {"short_side": 256, "crop_index": True},
     "short side 256, raw": {"short_side": 256, "raw": True},

@@ -13,7 +13,6 @@ from benches.contenders.store import Store
 # Name -> module and class in this folder. Ours come first.
 FORMATS = {
     "fastrecord": "frec:Frec",
-    "fastrecord, crop-ready": "frec:CropReady",
     "class folder": "folder:ClassFolder",
     "LMDB": "lmdb:Lmdb",
     "TFRecord": "tfrecord:TfRecord",

@@ -1,8 +1,6 @@
-"""fastrecord: as packed by default, and crop-ready."""
+"""fastrecord: as packed by default."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,6 @@ class Frec(Store):
     """One file; a batch is one call, its payloads are views of the mapped file."""
 
     suffix = ".frec"
-    options: dict[str, Any] = {}  # noqa: RUF012 - subclasses have their own
 
     @classmethod
     def version(cls) -> str:
@@ -23,7 +20,7 @@ class Frec(Store):
 
     def write(self) -> None:
         if self.source.images:
-            fr.pack(self.source.images, self.path, recode=fr.Recode(**self.options))
+            fr.pack(self.source.images, self.path)
             return
         schema = fr.Schema({"image": fr.bytes_(), "label": "int64", "key": fr.string()})
         with fr.Writer(self.path, schema) as writer:
@@ -44,12 +41,3 @@ class Frec(Store):
     def read_into(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> Copied:
         ends = self.reader.read_batch_into(rows, "image", out)
         return ends[1:] - ends[:-1], self.labels[rows]
-
-
-class CropReady(Frec):
-    """The JPEGs rewritten without loss, so that a crop is decoded without the rest of its image."""
-
-    suffix = ".crop.frec"
-    images_only = True
-    same_bytes = False
-    options = {"crop_ready": "all"}  # noqa: RUF012

@@ -30,13 +30,13 @@ KEPT = "speed on the file, of the speed on constant data on the device"
 # Names of files, and how `fastrecord pack` makes them.
 STORED = {
     "fastrecord, original": (),
-    "fastrecord, crop-ready": ("--crop-ready", "all"),
+    "fastrecord, crop index": ("--crop-index",),
     "fastrecord, short side 256": ("--short-side", "256"),
     "fastrecord, raw": ("--raw", "--short-side", "256"),
 }
 CONSTANT = {"constant, on the device": "constant", "constant, copied from the host": "constant on the host"}
 PILLOW = {"original, DataLoader with Pillow": "DataLoader"}
-BEST = "fastrecord, crop-ready"
+BEST = "fastrecord, crop index"
 WAYS = [
     f"{stream}, {memory}"
     for stream in ("copy stream", "training stream")
@@ -189,7 +189,7 @@ class Files(Part):
     """Constant data against the file in all forms; then what else one model can tell."""
 
     def _ways(self) -> str:
-        return f"{self.size.title()}: ways of a batch of crop-ready JPEGs to the device"
+        return f"{self.size.title()}: ways of a batch of indexed JPEGs to the device"
 
     def _first(self) -> str:
         return "first batch on the device, after CUDA has begun"

@@ -5,7 +5,7 @@ each contender:
 
 - 1, 2 and (in the full run) 4 ranks at one global batch. A pass has as many images on any number of
   ranks, so that batch normalisation sees as many; fewer ranks take more passes a step.
-- the images as they are, crop-ready, and with a short side of 64 pixels instead of 128.
+- the images as they are, with a crop index, and with a short side of 64 pixels instead of 128.
 
 One CPU does the arithmetic of a rank; runs that fit beside each other run at the same time, since
 nothing here is timed. What it says is limited by the seeds: each row has, in its settings, the
@@ -38,7 +38,7 @@ SEEDS = (0, 1, 2)
 GLOBAL_BATCH = 64
 FORMS: dict[str, dict[str, Any]] = {
     "original": {},
-    "crop-ready": {"crop_ready": "all"},
+    "crop index": {"crop_index": True},
     "short side": {"short_side": 64},
 }
 RANKS_CASE, FORMS_CASE = "accuracy at one global batch", "accuracy from files of three forms"

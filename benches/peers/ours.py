@@ -1,6 +1,6 @@
 """fastrecord's FastRecordLoader.
 
-Variants: `original` JPEGs; `crop-index`: original JPEGs with a crop index; `crop-ready` JPEGs;
+Variants: `original` JPEGs; `crop-index`: original JPEGs with a crop index;
 `short-side`: JPEGs whose shorter side is at most 256; `raw` records of 256 x 256 pixels with crops of
 224 x 224; `raw-resized`: resized random parts of the raw records; `thumbnails` of 48 x 48, which
 need no folder of images. With `+float` batches are normalised float32.
@@ -29,7 +29,6 @@ RAW_SIDE = 256
 OPTIONS: dict[str, list[str]] = {
     "original": [],
     "crop-index": ["--crop-index"],
-    "crop-ready": ["--crop-ready", "all"],
     "short-side": ["--short-side", "256"],
 }
 
@@ -40,7 +39,7 @@ def version(_variant: str) -> str:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Pack the images as they are, with a crop index, crop-ready, or raw."""
+    """Pack the images as they are, with a crop index, or raw."""
     path = _file(data, variant)
     if path.exists():
         return

@@ -9,7 +9,6 @@ from fastrecord.checks import choice, flag, integer
 
 DEFAULT_QUALITY = 90
 _MAX_SIDE = 65_500
-_KEEP = ("exif", "icc", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +24,9 @@ class Recode:
             only the EXIF orientation is kept.
         raw: Store every image as its pixels, in binary PPM. These are the pixels as stored: the EXIF
             orientation is lost.
-        crop_ready: Rewrite JPEGs without loss, so that a crop is decoded without the rest of its
-            image. The value selects the marker segments to keep: "all", "none" or a comma-separated
-            list of exif, icc and other. Rare kinds of JPEG, damaged or very small ones, and other
-            formats keep their bytes. By default they are not rewritten.
         crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of its
             image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not with
-            `raw` or `crop_ready`.
+            `raw`.
         sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
             257 and rounds, "clip" turns all values above 255 white, as Pillow does. By default
             such an image is a bad one.
@@ -44,7 +39,6 @@ class Recode:
     max_side: int | None = None
     quality: int | None = None
     raw: bool = False
-    crop_ready: str | None = None
     crop_index: bool = False
     sixteen_bit: Literal["scale", "clip"] | None = None
 
@@ -55,15 +49,11 @@ class Recode:
                 object.__setattr__(self, name, integer(name, value, 1, high + 1))
         flag("raw", self.raw)
         flag("crop_index", self.crop_index)
-        if self.crop_ready is not None:
-            object.__setattr__(self, "crop_ready", _kept(self.crop_ready))
         shrinks = self.short_side is not None or self.max_side is not None
         if self.short_side is not None and self.max_side is not None:
             raise ValueError("give short_side or max_side, not both")
-        if self.raw and self.crop_ready is not None:
-            raise ValueError("raw leaves no JPEG to make crop-ready: give raw or crop_ready")
-        if self.crop_index and (self.raw or self.crop_ready is not None):
-            raise ValueError("pixels and crop-ready JPEGs need no crop index: leave out crop_index")
+        if self.crop_index and self.raw:
+            raise ValueError("pixels need no crop index: leave out crop_index")
         if shrinks and not self.raw:
             object.__setattr__(self, "quality", DEFAULT_QUALITY if self.quality is None else self.quality)
         elif self.quality is not None:
@@ -104,14 +94,3 @@ class Recode:
         for name, value in self.settings().items():
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         return " ".join(words) or "no change to the images"
-
-
-def _kept(names: str) -> str:
-    """Return a list of segments to keep in canonical form, for comparison."""
-    if names in ("all", "none"):
-        return names
-    chosen = {name.strip() for name in str(names).split(",")}
-    if not chosen <= set(_KEEP):
-        wanted = f"all, none, or some of {', '.join(_KEEP)} with commas between them"
-        raise ValueError(f"crop_ready keeps {wanted}, not {names!r}")
-    return "all" if len(chosen) == len(_KEEP) else ",".join(name for name in _KEEP if name in chosen)

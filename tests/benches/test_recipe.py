@@ -26,7 +26,7 @@ def test_all_runs_have_one_global_batch_of_passes_of_one_size() -> None:
 
 
 def test_a_form_is_trained_on_and_evaluated() -> None:
-    for form, name in zip(FORMS, ("original", "crop-ready", "short-side"), strict=True):
+    for form, name in zip(FORMS, ("original", "crop-index", "short-side"), strict=True):
         job = Job(1, form, 0, passes=2, epochs=5)
         assert options(job)["--val"] == f"data/val-{name}.frec"
         assert f"data/train-{name}.frec" in job.command(Path("data"))

@@ -33,7 +33,7 @@ ROWS = [
     ("pack images new.frec --resume", "complete already"),
     ("pack more train.frec --append", "is in the file already"),
     ("pack images new.frec --overwrite", "records in 2 classes"),
-    ("pack images new.frec --crop-ready all --short-side 32", EXISTS),
+    ("pack images new.frec --crop-index --short-side 32", EXISTS),
     ("pack --format pairs lr hr new.frec", EXISTS),
     ("pack --format pairs lr hr new.frec --set decode=yes --shards 2", EXISTS),
     ("pack --set list=list.csv . new.frec", EXISTS),

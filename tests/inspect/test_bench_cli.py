@@ -136,26 +136,23 @@ def test_cold_drops_the_file_from_the_page_cache(tmp_path: Path) -> None:
     assert measured(path)["cached"] > 0.9
 
 
-def test_files_that_are_ready_for_crops_or_raw_are_seen_as_such(tmp_path: Path) -> None:
+def test_files_with_a_crop_index_or_raw_images_are_seen_as_such(tmp_path: Path) -> None:
     write(tmp_path / "images", {f"cat/{number}.jpg": jpeg(320, 240 + number) for number in range(4)})
     reports = {}
     for name, options in {
         "plain": [],
-        "ready": ["--crop-ready", "all"],
         "index": ["--crop-index"],
         "raw": ["--raw"],
     }.items():
         good("pack", tmp_path / "images", tmp_path / name, *options)
         reports[name] = bench(tmp_path / name, seconds=0.3, size=16)
-    assert {name: report.crop_ready for name, report in reports.items()} == {
+    assert {name: report.crop_index for name, report in reports.items()} == {
         "plain": False,
-        "ready": True,
         "index": True,
         "raw": False,
     }
     assert {name: report.formats for name, report in reports.items()} == {
         "plain": {"JPEG": 1.0},
-        "ready": {"JPEG": 1.0},
         "index": {"JPEG": 1.0},
         "raw": {"PPM": 1.0},
     }
@@ -209,7 +206,7 @@ def test_decoding_is_the_limit_where_it_takes_the_threads_time(report: Report) -
     )
     assert len(verdict.advice) == 1
     assert "fastrecord index" in verdict.advice[0]
-    assert judge(replace(report, crop_ready=True)).advice == ()
+    assert judge(replace(report, crop_index=True)).advice == ()
     assert judge(replace(report, formats={"PNG": 1.0})).advice == ()
     assert judge(replace(report, machine_cpus=32)).advice[0] == "More CPUs: this process may use 8 of the machine's 32."
     assert judge(replace(report, cpus=16)).advice[0] == "More threads: this process may use 16 CPUs."

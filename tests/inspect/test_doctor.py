@@ -247,7 +247,7 @@ def test_a_good_file_is_described_and_nothing_is_changed(packed: Path, tmp_path:
     assert 0 < file.resident <= file.size
     assert file.mount is not None
     # The images are too small for this to matter.
-    assert (file.crop_ready, file.crop_index) == (None, None)
+    assert file.crop_index is None
     assert found["state"] == "ok"
     assert "unreadable" not in found
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
@@ -310,7 +310,6 @@ def test_images_whose_crops_decode_everything_are_reported(tmp_path: Path) -> No
 
     for name, options in (
         ("plain.frec", ()),
-        ("ready.frec", ("--crop-ready", "all")),
         ("index.frec", ("--crop-index",)),
     ):
         folder = tmp_path / "images" / "a"
@@ -319,11 +318,11 @@ def test_images_whose_crops_decode_everything_are_reported(tmp_path: Path) -> No
             (folder / f"{i}.jpg").write_bytes(jpeg(200 + i, 160))
         good("pack", tmp_path / "images", tmp_path / name, *options)
     about, found = only(tmp_path / "plain.frec")
-    assert (about.crop_ready, about.crop_index, found["crop-index"]) == (0.0, 0.0, "note")
+    assert (about.crop_index, found["crop-index"]) == (0.0, "note")
     good("index", tmp_path / "plain.frec")
-    for name, shares in (("ready.frec", (1.0, 0.0)), ("index.frec", (0.0, 1.0)), ("plain.frec", (0.0, 1.0))):
+    for name in ("index.frec", "plain.frec"):
         about, found = only(tmp_path / name)
-        assert (about.crop_ready, about.crop_index) == shares
+        assert about.crop_index == 1.0
         assert "crop-index" not in found
 
 
@@ -345,8 +344,8 @@ def test_a_file_that_everyone_may_write_to_is_warned_of(packed: Path, tmp_path: 
         ({"chunks": 64}, {"chunks": "note"}),
         ({"pieces": 4000, "size": 1 << 30, "resident": 1 << 30}, {"fragmented": "note"}),
         ({"mappable": False}, {"no-mapping": "warning"}),
-        ({"crop_ready": 0.25, "crop_index": 0.125}, {"crop-index": "note"}),
-        ({"crop_ready": 0.25, "crop_index": 0.5}, {}),
+        ({"crop_index": 0.375}, {"crop-index": "note"}),
+        ({"crop_index": 0.75}, {}),
         ({"disk": Disk("sda", True, "none", 128, 1280)}, {"rotational": "note"}),
         ({"disk": Disk("vda", True, "none", 128, 1280)}, {}),
         ({"disk": Disk("nvme0n1", False, "none", 0, 64)}, {"read-ahead": "note"}),
@@ -390,7 +389,7 @@ def test_doctor_prints_one_json_object_of_the_same_keys_always(packed: Path) -> 
     assert list(told["files"][0]) == [
         "file", "error", "size", "mode", "mappable", "resident", "pieces", "mount", "disk", "writer", "records",
         "commits",
-        "complete", "tail_bytes", "chunks", "crop_ready", "crop_index",
+        "complete", "tail_bytes", "chunks", "crop_index",
     ]  # fmt: skip
     for finding in told["findings"]:
         assert list(finding) == ["level", "code", "message", "command", "file"]

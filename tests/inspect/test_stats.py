@@ -89,15 +89,14 @@ def test_kinds_of_images_are_counted(tmp_path: Path) -> None:
     assert images.aspect.max == 3
 
 
-@pytest.mark.parametrize(("option", "crop_ready", "crop_index"), [("crop_ready", 1, 0), ("crop_index", 0, 1)])
-def test_images_that_decode_in_parts_are_counted(tmp_path: Path, option: str, crop_ready: int, crop_index: int) -> None:
+def test_images_with_a_crop_index_are_counted(tmp_path: Path) -> None:
     for name, size in (("a", 200), ("b", 40)):
         (tmp_path / "in" / "x").mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / "x" / f"{name}.jpg").write_bytes(jpeg(size, size))
-    pack_with(tmp_path / "in", tmp_path / "o.frec", **{option: "all" if option == "crop_ready" else True})
+    pack_with(tmp_path / "in", tmp_path / "o.frec", crop_index=True)
     images = field(fr.inspect.stats(tmp_path / "o.frec"), "image").images
     assert images is not None
-    assert (images.crop_ready, images.crop_index) == (crop_ready, crop_index)
+    assert images.crop_index == 1
 
 
 def test_a_sample_is_of_the_size_asked_for_and_the_same_for_a_seed(tmp_path: Path) -> None:

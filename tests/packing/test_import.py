@@ -246,7 +246,7 @@ def test_another_source_or_other_fields_are_not_resumed(out: Path, tmp_path: Pat
     with pytest.raises(fr.FastRecordError, match=r"other names.*FR732"):
         pack_with(other, out, mode="resume")
     with pytest.raises(fr.FastRecordError, match=r"FR731"):
-        pack_with(source, out, mode="resume", crop_ready="all")
+        pack_with(source, out, mode="resume", crop_index=True)
     with pytest.raises(fr.FastRecordError, match=r"FR403"):
         pack_with(source, out, mode="resume", mapping={"image": "jpg"})
     assert len(rows(out)) == 4500
@@ -301,7 +301,7 @@ pack_with({str(source)!r}, {str(out)!r}, commit_bytes=1000, progress=stop)
         (["--set", "speed=3"], "made by the tests has no setting 'speed': its settings are counted"),
         (["--set", "counted=maybe"], "the setting 'counted' of made by the tests is one of yes, no, not 'maybe'"),
         (["--compression", "lz4", "--shard-size", "1MB"], "give --shards, not --shard-size"),
-        (["--map", "x=x", "--crop-ready", "all"], "these records have 0 of them"),
+        (["--map", "x=x", "--crop-index"], "these records have 0 of them"),
     ],
 )
 def test_wrong_usage_is_explained(arguments: list[str], message: str, source: Path, out: Path) -> None:

@@ -73,7 +73,7 @@ def test_images_are_stored_without_loss_and_in_order(out: Path, workers: int) ->
                 assert np.array_equal(np.asarray(image), np.full((20, 30, 3), i % 256))
 
 
-def test_images_can_be_jpegs_and_crop_ready(out: Path) -> None:
+def test_images_can_be_jpegs_and_made_smaller(out: Path) -> None:
     pack_with(Pictures(), out, format="dataset", images="jpeg", quality=80, mapping=("photo", "kind"))
     with read(out) as reader:
         assert list(reader.schema) == ["photo", "kind"]

@@ -1,4 +1,4 @@
-"""Packing with changed images: smaller, raw, crop-ready."""
+"""Packing with changed images: smaller, raw, with a crop index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import fastrecord as fr
 from fastrecord._core import side_kinds
 from tests.support.commands import failed, good
 from tests.support.packing import metadata, pack_with, write
-from tests.support.recoding import FILES, ORIENTATION, decoded, difference, encoded, picture, sizes, stored
+from tests.support.recoding import FILES, decoded, difference, encoded, picture, sizes, stored
 
 # Smaller
 
@@ -42,7 +42,6 @@ def test_only_images_above_the_short_side_are_made_smaller(recode_source: Path, 
         "images": 9,
         "kept": 3,
         "smaller": 6,
-        "crop_ready": 0,
         "crop_index": 0,
         "raw": 0,
         "bytes_in": sum(map(len, FILES.values())),
@@ -92,33 +91,12 @@ def test_raw_images_are_the_decoded_pixels_made_smaller_as_pillow_does(
     assert summary.recoded["smaller"] == (0 if short_side is None else 6)
 
 
-# Crop-ready
-
-
-@pytest.mark.parametrize("keep", ["all", "none"])
-def test_crop_ready_jpegs_have_the_pixels_of_the_originals(recode_source: Path, tmp_path: Path, keep: str) -> None:
-    out = tmp_path / "out.frec"
-    summary = pack_with(recode_source, out, crop_ready=keep)
-    images = stored(out)
-    for key, data in images.items():
-        if not key.endswith(".jpg"):
-            assert data == FILES[key], key
-        assert np.array_equal(decoded(data), decoded(FILES[key])), key
-    assert summary.recoded is not None
-    assert 4 <= summary.recoded["crop_ready"] == 9 - summary.recoded["kept"]
-    assert summary.recoded["crop_ready"] == sum(data != FILES[key] for key, data in images.items())
-    with Image.open(io.BytesIO(images["b/2.jpg"])) as image:
-        assert image.getexif().get(ORIENTATION) == (6 if keep == "all" else None)
-    with fr.Reader(out) as reader:
-        assert reader.verify()["ok"]
-
-
 def test_what_is_extracted_is_what_was_stored(recode_source: Path, tmp_path: Path) -> None:
-    pack_with(recode_source, tmp_path / "ready.frec", crop_ready="all")
+    pack_with(recode_source, tmp_path / "index.frec", crop_index=True)
     pack_with(recode_source, tmp_path / "raw.frec", raw=True)
-    good("extract", tmp_path / "ready.frec", tmp_path / "ready")
+    good("extract", tmp_path / "index.frec", tmp_path / "index")
     for key, data in FILES.items():
-        assert np.array_equal(decoded((tmp_path / "ready" / key).read_bytes()), decoded(data)), key
+        assert (tmp_path / "index" / key).read_bytes() == data, key
     good("extract", tmp_path / "raw.frec", tmp_path / "raw")
     with Image.open(tmp_path / "raw" / "a" / "0.jpg") as image:
         assert image.format == "PPM"
@@ -193,10 +171,7 @@ def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: 
         ({"short_side": 10, "quality": 0}, "quality is from 1 to 100"),
         ({"quality": 50}, "quality belongs to short_side"),
         ({"raw": True, "short_side": 10, "quality": 50}, "quality belongs to short_side"),
-        ({"raw": True, "crop_ready": "all"}, "give raw or crop_ready"),
         ({"raw": True, "crop_index": True}, "need no crop index: leave out crop_index"),
-        ({"crop_index": True, "crop_ready": "all"}, "need no crop index: leave out crop_index"),
-        ({"crop_ready": "exif,colour"}, "exif, icc"),
         ({"sixteen_bit": "scale"}, "sixteen_bit belongs to raw"),
         ({"raw": True, "sixteen_bit": "reject"}, 'sixteen_bit is "scale", "clip" or None'),
     ],
@@ -215,8 +190,6 @@ def test_settings_that_do_not_fit_are_refused(
     ("arguments", "message"),
     [
         (["--short-side", 9, "--max-side", 9], "not both"),
-        (["--raw", "--crop-ready", "all"], "--raw or --crop-ready"),
-        (["--crop-ready", "all of it"], "exif, icc, other"),
         (["--crop-index", "--raw"], "need no crop index: leave out --crop-index"),
         (["--quality", 80], "--short-side or --max-side"),
         (["--raw", "--shard-size", "1GB"], "--shards"),

@@ -26,7 +26,7 @@ def stop_after(files: int) -> Any:
 SETTINGS: list[dict[str, Any]] = [
     {"max_side": 96, "quality": 70},
     {"raw": True, "short_side": 64},
-    {"crop_ready": "none", "short_side": 64},
+    {"crop_index": True, "short_side": 64},
     {"crop_index": True},
 ]
 
@@ -71,9 +71,7 @@ def test_a_plain_pack_is_not_resumed_with_settings(more: Path, tmp_path: Path) -
 def test_each_append_has_settings_of_its_own(more: Path, recode_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.frec"
     pack_with(recode_source, out, short_side=64)
-    good("pack", more, out, "--append", "--crop-ready", "exif")
-    assert "recoded   --short-side 64 --quality 90 (from record 0); --crop-ready exif (from record 9)" in good(
-        "info", out
-    )
-    assert "complete already" in good("pack", more, out, "--resume", "--crop-ready", "exif")
-    assert run("pack", more, out, "--resume", "--crop-ready", "all").exit_code == 1
+    good("pack", more, out, "--append", "--crop-index")
+    assert "recoded   --short-side 64 --quality 90 (from record 0); --crop-index (from record 9)" in good("info", out)
+    assert "complete already" in good("pack", more, out, "--resume", "--crop-index")
+    assert run("pack", more, out, "--resume", "--raw").exit_code == 1

@@ -57,7 +57,7 @@ def tree(server: Server, tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"crop_index": True}], ids=str)
 def test_the_records_are_the_ones_of_the_folder(
     tree: Path, server: Server, tmp_path: Path, options: dict[str, Any]
 ) -> None:

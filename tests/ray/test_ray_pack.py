@@ -44,7 +44,7 @@ def content(paths: list[str]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"crop_ready": "all"}, {"short_side": 20, "quality": 80}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"crop_index": True}, {"short_side": 20, "quality": 80}], ids=str)
 def test_the_shards_are_the_ones_of_fastrecord_pack(tree: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     alone = pack_with(tree, tmp_path / "alone.frec", shards=4, **options)
     steps: list[int] = []

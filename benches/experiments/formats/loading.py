@@ -23,7 +23,6 @@ MILLION = 1_000_000
 OURS = {
     "fastrecord": "ours:original",
     "fastrecord, crop index": "ours:crop-index",
-    "fastrecord, crop-ready": "ours:crop-ready",
     "fastrecord, short side 256": "ours:short-side",
 }
 PERSISTENT = "ImageFolder, Pillow"
@@ -44,11 +43,11 @@ OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV"
 STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
 # What a short run has of the formats, and of two ranks.
 SHORT_STORES = ("LMDB", "TFRecord", "HDF5", "numpy memmap")
-SHARED = ("fastrecord", "fastrecord, crop-ready", TORCHCODEC, "LMDB")
+SHARED = ("fastrecord", "fastrecord, crop index", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
 FLOATS = {
     "fastrecord": "ours:original+float",
-    "fastrecord, crop-ready": "ours:crop-ready+float",
+    "fastrecord, crop index": "ours:crop-index+float",
     "TurboLoader": "turboloader",
 }
 RAW_FLOATS = {"fastrecord": "ours:raw-resized+float", "TurboLoader": "turboloader:raw"}

@@ -27,9 +27,8 @@ _BATCH = 4096
 # For values of these types the listing shows the size, not the value.
 _LARGE = ("image", "bytes", "array", "list")
 _NAMED = 5
-# Images of a field that `info` looks at, and the kinds of side bytes that it counts.
+# Images of a field that `info` looks at.
 _SAMPLE = 64
-_KINDS = {"crop_ready": 1, "crop_index": 2}
 
 
 def _about(file: str) -> dict[str, Any]:
@@ -95,10 +94,12 @@ def _stored(reader: Reader, *, remote: bool) -> dict[str, dict[str, Any]]:
 
 
 def _crops(reader: Reader, field: str, most: int) -> dict[str, int]:
-    """Return how many sampled images of a field can be decoded in parts, by how."""
+    """Return how many images of a field were sampled, and how many of them have a crop index."""
+    from fastrecord.look.values import CROP_INDEX
+
     count = min(len(reader), most)
     kinds = side_kinds(reader, field, [i * len(reader) // count for i in range(count)]).tolist() if count else []
-    return {"sampled": count} | {name: kinds.count(kind) for name, kind in _KINDS.items()}
+    return {"sampled": count, "crop_index": kinds.count(CROP_INDEX)}
 
 
 @command(_about, "FILE...", each=True, to_dict=lambda about: about)
@@ -162,10 +163,9 @@ def _compressed(field: str, how: dict[str, Any]) -> str:
 
 def _croppable(crops: dict[str, dict[str, int]]) -> Iterator[str]:
     """Yield how many of the sampled images of each field can be decoded in parts, if any."""
-    names = {"crop_index": "with a crop index", "crop_ready": "crop-ready"}
     for field, counts in crops.items():
-        if texts := [f"{counts[kind]:,} {name}" for kind, name in names.items() if counts[kind]]:
-            yield f"{field} {', '.join(texts)}, of {counts['sampled']:,} looked at"
+        if counts["crop_index"]:
+            yield f"{field} {counts['crop_index']:,} with a crop index, of {counts['sampled']:,} looked at"
 
 
 def _recoded(packs: object) -> list[str]:

@@ -182,7 +182,6 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
 def _recoded_text(recoded: dict[str, int]) -> str:
     names = {
         "smaller": "made smaller",
-        "crop_ready": "crop-ready",
         "raw": "raw",
         "kept": "kept byte for byte",
         "crop_index": "with a crop index",

@@ -122,8 +122,8 @@ def repair(summary: RepairSummary) -> Iterator[str]:
 def index(summary: IndexSummary) -> Iterator[str]:
     """Add the crop index to the JPEGs of each FILE, so that a crop is decoded without most of its image.
 
-    The images keep their bytes, and nothing in FILE is rewritten: it grows by the index. Images that are crop-ready,
-    small, or of a kind without an index are left alone. Works on all CPUs.
+    The images keep their bytes, and nothing in FILE is rewritten: it grows by the index. Images that are small, or
+    of a kind without an index, are left alone. Works on all CPUs.
 
     A commit every 20 seconds makes the work durable: after a kill or Ctrl-C FILE is good, and the same command
     continues. Open readers are not disturbed, and see the index when they open FILE again.

@@ -23,7 +23,7 @@ class IndexSummary:
         fields: Its fields of images that were indexed.
         images: Number of images in them.
         indexed: Images that got a crop index.
-        present: Images that had one before, or are crop-ready.
+        present: Images that had one before.
         without: Images without one, because they gain nothing or are of a kind that has none.
         bytes: Size of the new indexes.
         seconds: Wall time.
@@ -61,7 +61,7 @@ def index(
         path: The .frec file. No writer may have it open; readers may.
         field: Field of type image to index. By default all of them.
         rebuild: Make all indexes again, which replaces damaged ones. By default images that have an
-            index, or are crop-ready, are left alone.
+            index are left alone.
         progress: Called now and then with images done and images in total; an exception in it ends
             the work after a commit.
 

@@ -23,7 +23,7 @@ from fastrecord.checks import integer
 from fastrecord.errors import Code
 from fastrecord.inspect.machine import this_machine
 from fastrecord.inspect.page_cache import drop_from_cache, resident_share
-from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
+from fastrecord.look.values import CROP_INDEX, image_format
 from fastrecord.store.address import Url
 from fastrecord.store.threads import no_thread
 
@@ -92,7 +92,7 @@ class Report:
         mean_bytes: Mean size of the sampled values in bytes.
         mean_width, mean_height: Mean size of the sampled images in pixels; None without images.
         formats: Share of the sampled images by their first bytes, such as {"JPEG": 1.0}.
-        crop_ready: Whether most of the sampled images are crop-ready or have a crop index.
+        crop_index: Whether most of the sampled images have a crop index.
         sample: Number of records measured.
         sample_bytes: Their bytes.
         cpus: CPUs that this process may use.
@@ -122,7 +122,7 @@ class Report:
     mean_width: float | None = None
     mean_height: float | None = None
     formats: dict[str, float] = attribute(default_factory=dict)
-    crop_ready: bool = False
+    crop_index: bool = False
     sample: int = 0
     sample_bytes: int = 0
     skipped: int = 0
@@ -386,5 +386,5 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
         report.mean_width, report.mean_height = (float(side) for side in np.mean(sizes, axis=0))
     names = [image_format(bytes(payload[:12])) for payload in payloads]
     report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
-    ready = np.isin(side_kinds(reader, report.field, some), (CROP_READY, CROP_INDEX))
-    report.crop_ready = bool(2 * ready.sum() > len(some))
+    indexed = side_kinds(reader, report.field, some) == CROP_INDEX
+    report.crop_index = bool(2 * indexed.sum() > len(some))

@@ -38,7 +38,7 @@ from fastrecord.inspect.mounts import (
     parse_mounts,
 )
 from fastrecord.inspect.page_cache import resident_size
-from fastrecord.look.values import CROP_INDEX, CROP_READY
+from fastrecord.look.values import CROP_INDEX
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
@@ -83,9 +83,8 @@ class FileReport(Answer):
         complete: False if its packing is unfinished.
         tail_bytes: Bytes after the newest commit.
         chunks: Number of chunks of the column with the most chunks.
-        crop_ready: Share of the sampled JPEGs that are crop-ready; None if none is large enough to
+        crop_index: Share of the sampled JPEGs that have a crop index; None if none is large enough to
             matter.
-        crop_index: Share of these JPEGs that have a crop index; likewise.
     """
 
     file: str
@@ -103,7 +102,6 @@ class FileReport(Answer):
     complete: bool | None = None
     tail_bytes: int | None = None
     chunks: int | None = None
-    crop_ready: float | None = None
     crop_index: float | None = None
 
 
@@ -190,7 +188,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         with reader:
             about.records, about.commits, about.complete = len(reader), reader.commit, reader.complete
             about.tail_bytes, about.chunks = reader.tail_bytes, count_chunks(reader)
-            about.crop_ready, about.crop_index = _for_crops(reader)
+            about.crop_index = _for_crops(reader)
         about.pieces = _pieces(path)
     except (FastRecordError, OSError) as err:
         about.error = system_text(err) if isinstance(err, OSError) else str(err)
@@ -210,14 +208,11 @@ def _pieces(path: str) -> int | None:
     return int(struct.unpack("=QQIIII", request.tobytes())[3])
 
 
-def _for_crops(reader: Reader) -> tuple[float | None, float | None]:
-    """Return the shares of sampled JPEGs that are crop-ready, and that have a crop index.
-
-    Both are None if no JPEG is large enough.
-    """
+def _for_crops(reader: Reader) -> float | None:
+    """Return the share of sampled JPEGs that have a crop index; None if no JPEG is large enough."""
     names = [name for name, kind in reader.schema.items() if kind.name == "image"]
     if not names or not len(reader):
-        return None, None
+        return None
     name = names[0]
     numbers = sorted({i * (len(reader) - 1) // (_SAMPLE - 1) for i in range(_SAMPLE)})
     worth: list[int] = []
@@ -230,8 +225,8 @@ def _for_crops(reader: Reader) -> tuple[float | None, float | None]:
             if width * height >= _SMALL_IMAGE:
                 worth.append(kind)
     if not worth:
-        return None, None
-    return worth.count(CROP_READY) / len(worth), worth.count(CROP_INDEX) / len(worth)
+        return None
+    return worth.count(CROP_INDEX) / len(worth)
 
 
 def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
@@ -271,7 +266,7 @@ def _judge_state(file: FileReport) -> list[Finding]:
     if (file.chunks or 0) >= _MANY_CHUNKS:
         message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
         found.append(("note", "chunks", message, compact))
-    if file.crop_ready is not None and file.crop_ready + (file.crop_index or 0.0) < 0.5:
+    if file.crop_index is not None and file.crop_index < 0.5:
         message = "its JPEGs have no crop index: a random crop decodes all rows above it, too"
         found.append(("note", "crop-index", message, f"fastrecord index {quoted}"))
     if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:

@@ -27,8 +27,8 @@ class WayPlan:
     """What one way to store the images asks for.
 
     Attributes:
-        name: The way: "original", "crop-index", "crop-ready", "short-side", "short-side-index",
-            "raw", or "measured".
+        name: The way: "original", "crop-index", "short-side", "short-side-index", "raw", or
+            "measured".
         image_bytes: Bytes of an image.
         dataset_bytes: Bytes of all images, of training and evaluation: the page cache that a node
             needs to read the storage no more.

@@ -25,7 +25,7 @@ from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.inspect.findings import Answer
 from fastrecord.look.pictures import PIL_ERRORS
-from fastrecord.look.values import CROP_INDEX, CROP_READY, image_format
+from fastrecord.look.values import CROP_INDEX, image_format
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
 
@@ -103,7 +103,6 @@ class ImageStats:
         modes: Pillow's mode and number of images: "RGB", "L" (grey), "CMYK".
         subsampling: Of the colours, and number of JPEGs: "4:2:0".
         progressive: Progressive JPEGs.
-        crop_ready: Crop-ready JPEGs.
         crop_index: JPEGs with a crop index.
         unreadable: Images whose header cannot be read.
     """
@@ -117,7 +116,6 @@ class ImageStats:
     modes: dict[str, int]
     subsampling: dict[str, int]
     progressive: int
-    crop_ready: int
     crop_index: int
     unreadable: int
 
@@ -326,7 +324,6 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
         dict(modes.most_common()),
         dict(subsampling.most_common()),
         progressive,
-        kinds.count(CROP_READY),
         kinds.count(CROP_INDEX),
         unreadable,
     )

@@ -134,7 +134,6 @@ class Way:
 WAYS = {
     "original": Way(1.0, None, 0.56e-3, ""),
     "crop-index": Way(105.8 / 104.6, None, 0.43e-3, "--crop-index"),
-    "crop-ready": Way(106.0 / 104.6, None, 0.42e-3, "--crop-ready all"),
     "short-side": Way(36.8 / 104.6, None, 0.24e-3, "--short-side 256"),
     "short-side-index": Way(37.2 / 104.6, None, 0.22e-3, "--short-side 256 --crop-index"),
     "raw": Way(None, 261_400, 0.06e-3, "--short-side 256 --raw"),

@@ -133,7 +133,7 @@ def _advice(report: Report, limit: str) -> list[str]:
             advice.append(f"More threads: this process may use {report.cpus} CPUs.")
         elif report.cpus < report.machine_cpus:
             advice.append(f"More CPUs: this process may use {report.cpus} of the machine's {report.machine_cpus}.")
-    if work == "decode" and report.formats.get("JPEG", 0.0) > 0.5 and not report.crop_ready:
+    if work == "decode" and report.formats.get("JPEG", 0.0) > 0.5 and not report.crop_index:
         advice.append("`fastrecord index`: the same pixels, and a crop decodes its own part alone.")
     short = min(report.mean_width or 0.0, report.mean_height or 0.0)
     if work in ("decode", "resize", "disk") and short > _LARGE * size:

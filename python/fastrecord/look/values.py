@@ -12,8 +12,7 @@ from fastrecord._core import image_size
 from fastrecord.schema import FieldType
 from fastrecord.terminal import bytes_text
 
-# Kinds of the side bytes of an image: docs/format.md.
-CROP_READY = 1
+# The kind of side bytes that are a crop index: docs/format.md.
 CROP_INDEX = 2
 
 # Items of an array or a list, and bytes, that a summary repeats.

@@ -23,7 +23,7 @@ class Limits:
         max_image_bytes: Bytes of a value of type image.
         max_pixels: Pixels of an image to decode, unless `max_pixels=` of the loader or of
             `decode_image` overrides it.
-        max_crop_ready_pixels: Pixels of an image to make crop-ready; larger ones stay unchanged.
+        max_crop_index_pixels: Pixels of an image with a crop index; larger ones get none.
         max_jpeg_side: Pixels of a side of a JPEG that is written.
         max_jpeg_scans: Scans of a progressive JPEG.
         max_image_workspace: Bytes that decoding an image other than a JPEG may take besides its
@@ -42,7 +42,7 @@ class Limits:
     max_dims: int
     max_image_bytes: int
     max_pixels: int
-    max_crop_ready_pixels: int
+    max_crop_index_pixels: int
     max_jpeg_side: int
     max_jpeg_scans: int
     max_image_workspace: int

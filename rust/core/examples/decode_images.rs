@@ -9,7 +9,7 @@ use std::io;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
-use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Image, Markers, Random, crop_index, rewrite};
+use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Image, Random, crop_index};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,8 +39,6 @@ enum Work {
     Region(Geometry),
     /// As `Region`, with the image's crop index.
     Indexed(Geometry),
-    /// As `Region`, of the image rewritten as crop-ready.
-    CropReady(Geometry),
 }
 
 /// Alternates between the methods over all images, so that other load on the machine affects each
@@ -66,7 +64,6 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         ("full decode, then RandomResizedCrop 224 + flip", plain, Work::Whole(random)),
         ("RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Region(random)),
         ("crop index: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Indexed(random)),
-        ("crop-ready: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::CropReady(random)),
         ("RandomResizedCrop 224 + flip, reduced from 2 on", sharp, Work::Region(random)),
         ("full decode, then CenterCrop 224 of 256", plain, Work::Whole(center)),
         ("CenterCrop 224 of 256", DecodeOptions::default(), Work::Region(center)),
@@ -76,13 +73,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let only = std::env::var("ONLY").unwrap_or_default();
     let plain_image = |data: &Vec<u8>| (data.clone(), Vec::new());
     let indexed: Vec<_> = images.iter().map(|data| (data.clone(), crop_index(data).unwrap_or_default())).collect();
-    let rewritten = |data: &Vec<u8>| match rewrite(data, Markers::ALL) {
-        Ok(Some(ready)) => (ready.bytes, ready.side),
-        _ => plain_image(data),
-    };
-    let crop_ready: Vec<_> = images.iter().map(rewritten).collect();
     print_sides("crop index", &indexed);
-    print_sides("crop-ready", &crop_ready);
     let images: Vec<_> = images.iter().map(plain_image).collect();
     let mut seconds = vec![Vec::new(); ways.len()];
     let mut decoders = ways.map(|(_, options, _)| [Decoder::new(options), Decoder::new(options)]);
@@ -94,7 +85,6 @@ fn bench(arguments: &[String]) -> io::Result<()> {
             let start = cpu();
             let images = match work {
                 Work::Indexed(_) => &indexed,
-                Work::CropReady(_) => &crop_ready,
                 _ => &images,
             };
             for (at, (data, side)) in images.iter().enumerate() {
@@ -114,7 +104,7 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                         let (crop, flip) = draw(geometry, image.width, image.height);
                         resize_elsewhere(&mut resizer, image, &crop, flip, &mut out).map_err(io::Error::other)?;
                     }
-                    Work::Region(geometry) | Work::Indexed(geometry) | Work::CropReady(geometry) => {
+                    Work::Region(geometry) | Work::Indexed(geometry) => {
                         let done = decoder.crop_resize_side(data, side, SIZE, &mut out, |w, h| draw(geometry, w, h));
                         done.map_err(io::Error::other)?;
                     }

@@ -25,17 +25,16 @@ pub const MAX_METADATA_BYTES: u64 = 256 << 20;
 /// Dimensions of an array: the maximum that both numpy and torch support.
 pub const MAX_DIMS: usize = 32;
 
-/// Bytes of an image. A crop-ready image addresses its coded data with 32 bits, and image libraries
-/// count in C's `int`.
+/// Bytes of an image. A crop index addresses the coded data with 32 bits, and image libraries count
+/// in C's `int`.
 pub const MAX_IMAGE_BYTES: u64 = i32::MAX as u64;
 
 /// Pixels above which an image is refused by default: where Pillow raises
 /// `DecompressionBombError`.
 pub const MAX_PIXELS: u64 = 2 * 89_478_485;
 
-/// Pixels above which an image is not made crop-ready: checking the rewritten image needs memory
-/// for both.
-pub const MAX_CROP_READY_PIXELS: u64 = 1 << 26;
+/// Pixels above which an image gets no crop index: its entries need memory while it is made.
+pub const MAX_CROP_INDEX_PIXELS: u64 = 1 << 26;
 
 /// Pixels per side of a JPEG that is written. The header has 16 bits; libjpeg allows at most this
 /// value.
@@ -75,7 +74,7 @@ pub fn limits() -> [(&'static str, u64); 16] {
         ("max_dims", MAX_DIMS as u64),
         ("max_image_bytes", MAX_IMAGE_BYTES),
         ("max_pixels", MAX_PIXELS),
-        ("max_crop_ready_pixels", MAX_CROP_READY_PIXELS),
+        ("max_crop_index_pixels", MAX_CROP_INDEX_PIXELS),
         ("max_jpeg_side", u64::from(MAX_JPEG_SIDE)),
         ("max_jpeg_scans", u64::from(MAX_JPEG_SCANS)),
         ("max_image_workspace", MAX_IMAGE_WORKSPACE),

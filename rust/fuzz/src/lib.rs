@@ -7,7 +7,7 @@
 pub mod append;
 pub mod augment;
 pub mod bytes;
-pub mod crop_ready;
+pub mod crop_index;
 pub mod decode;
 pub mod forge;
 pub mod guard;
@@ -39,7 +39,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "schema", run: schema::run },
     Target { name: "payload", run: payload::run },
     Target { name: "decode", run: decode::run },
-    Target { name: "crop_ready", run: crop_ready::run },
+    Target { name: "crop_index", run: crop_index::run },
     Target { name: "append", run: append::run },
     Target { name: "augment", run: augment::run },
 ];

@@ -56,8 +56,8 @@ pub(crate) fn count_chunks(reader: &Bound<'_, Reader>) -> PyResult<usize> {
     Ok(reader.get().state()?.reader.chunks())
 }
 
-/// Return the kind of each record's side bytes, int64 (N,): 0 none, 1 the rows of a crop-ready JPEG, 2 a
-/// crop index.
+/// Return the kind of each record's side bytes, int64 (N,): 0 none, 2 a crop index, and
+/// any other kind as it is stored.
 #[pyfunction]
 pub(crate) fn side_kinds<'py>(
     py: Python<'py>,

@@ -25,7 +25,7 @@ MOST_BYTES = {
     "schema": 2048,
     "payload": 1024,
     "decode": 4096,
-    "crop_ready": 4096,
+    "crop_index": 4096,
     "append": 160,
     "augment": 256,
 }

@@ -27,7 +27,7 @@ pub(crate) use decode::with_decoded;
 pub use decode::{Decoded, Decoder, Image, Opened, Pixels, Timings, Wish, decode_image};
 pub(crate) use foreign::jpeg2000_size;
 pub use foreign::{Channels, foreign_kind};
-pub use jpeg::{CropReady, JpegOptions, Markers, Subsampling, check_crop_index, crop_index, encode_jpeg, rewrite};
+pub use jpeg::{JpegOptions, Subsampling, check_crop_index, crop_index, encode_jpeg};
 pub use native::Native;
 pub use orientation::Orientation;
 pub use probe::{Component, Format, JpegInfo, jpeg_info};
@@ -38,7 +38,7 @@ pub(crate) use resize::instructions as resize_instructions;
 use crate::limits::MAX_PIXELS;
 use crate::memory;
 
-/// The kind of side bytes that are the crop index of a JPEG. Kind 1 belongs to a crop-ready JPEG.
+/// The kind of side bytes that are the crop index of a JPEG. All other kinds are ignored.
 pub const CROP_INDEX: u8 = 2;
 
 /// The handling of an image that ends too early.

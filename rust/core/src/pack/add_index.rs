@@ -37,8 +37,8 @@ const WINDOW: u64 = 16 << 10;
 /// How [`add_crop_index`] works.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
-    /// Make all indexes again. This drops the side bytes that lie apart from their values, and keeps
-    /// those after a value unless they are another crop index.
+    /// Make all indexes again. This drops the side bytes that lie apart from their values. Those after
+    /// a value stay, and no longer count if the index differs from them.
     pub rebuild: bool,
     /// Commit after this many records, if 20 seconds have not passed before. This bounds memory.
     pub commit_records: u64,
@@ -55,7 +55,7 @@ impl Default for IndexOptions {
 pub struct IndexCounts {
     /// Images that got a crop index from this call.
     pub indexed: u64,
-    /// Images that had side bytes before: a crop index, or the rows of a crop-ready JPEG.
+    /// Images that had a crop index before.
     pub present: u64,
     /// Images that have none, because they gain nothing or cannot be decoded in parts.
     pub without: u64,
@@ -66,7 +66,7 @@ pub struct IndexCounts {
 /// Adds the crop index to the images of a field. Images keep their bytes.
 ///
 /// Commits now and then, and a later call continues after the last commit. Leaves images alone that
-/// have side bytes, unless it rebuilds.
+/// have an index, unless it rebuilds.
 ///
 /// Reports the number of records done.
 ///
@@ -229,7 +229,11 @@ impl Indexer<'_> {
             return Ok(Made::Without);
         }
         if extent.side() > 0 && !self.options.rebuild {
-            return Ok(Made::Present);
+            let (mut kind, at) = ([0], extent.offset + extent.length());
+            reader.file().read_exact_at(&mut kind, at).map_err(|e| reader.failed_read(field, record, e))?;
+            if kind == [CROP_INDEX] {
+                return Ok(Made::Present);
+            }
         }
         if memory.capacity() > KEEP {
             *memory = Vec::new();
@@ -238,9 +242,6 @@ impl Indexer<'_> {
         reader.file().read_exact_at(memory, extent.offset).map_err(|e| reader.failed_read(field, record, e))?;
         reader.check_crc(field, record, &extent, memory)?;
         let (value, after) = memory.split_at(extent.length() as usize);
-        if after.first().is_some_and(|&kind| kind != CROP_INDEX) {
-            return Ok(Made::Present);
-        }
         Ok(match crop_index(value) {
             Some(side) if side == after => Made::Present,
             Some(side) => Made::Index(side),

@@ -14,8 +14,6 @@ pub struct ImageCounts {
     pub kept: u64,
     /// Images scaled down.
     pub smaller: u64,
-    /// Images rewritten for crops, including scaled ones.
-    pub crop_ready: u64,
     /// Images stored with a crop index, including scaled ones.
     pub crop_index: u64,
     /// Images stored as pixels, including scaled ones.
@@ -34,7 +32,6 @@ impl ImageCounts {
         self.images += other.images;
         self.kept += other.kept;
         self.smaller += other.smaller;
-        self.crop_ready += other.crop_ready;
         self.crop_index += other.crop_index;
         self.raw += other.raw;
         self.bytes_in += other.bytes_in;
@@ -59,9 +56,7 @@ impl ImageCounts {
         self.bytes_out += (bytes.as_ref().map_or(bytes_in, Vec::len) + side.len()) as u64;
         self.kept += u64::from(bytes.is_none());
         self.smaller += u64::from(*smaller);
-        let indexed = side.first() == Some(&CROP_INDEX);
-        self.crop_index += u64::from(indexed);
-        self.crop_ready += u64::from(!side.is_empty() && !indexed);
+        self.crop_index += u64::from(side.first() == Some(&CROP_INDEX));
         self.raw += u64::from(bytes.as_ref().is_some_and(|bytes| raw_pixels(bytes).is_some()));
     }
 }

@@ -1,10 +1,10 @@
-//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, make
-//! crop-ready, or add the crop index.
+//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, or add
+//! the crop index.
 
 use crate::error::decode::DecodeError;
 use crate::image::{
-    Crop, DecodeOptions, Decoder, Filter, JpegOptions, Markers, Orientation, Rect, SixteenBit, Subsampling, crop_index,
-    encode_jpeg, jpeg_info, raw_header, resized, rewrite,
+    Crop, DecodeOptions, Decoder, Filter, JpegOptions, Orientation, Rect, SixteenBit, Subsampling, crop_index,
+    encode_jpeg, jpeg_info, raw_header, resized,
 };
 use crate::limits::MAX_JPEG_SIDE;
 
@@ -45,8 +45,6 @@ pub enum Form {
     Encoded,
     /// Their bytes, with a crop index after JPEGs that gain by one.
     CropIndex,
-    /// JPEGs are rewritten losslessly, so that parts of them can be decoded; the segments to keep.
-    CropReady(Markers),
     /// Pixels, in binary PPM.
     Raw,
 }
@@ -75,8 +73,7 @@ impl Default for Recode {
 pub struct Recoded {
     /// The encoded image, or PPM; `None` if its bytes are unchanged.
     pub bytes: Option<Vec<u8>>,
-    /// Side bytes: see [`CropReady`](crate::image::CropReady) and
-    /// [`crop_index`](crate::image::crop_index). Otherwise empty.
+    /// Side bytes: see [`crop_index`](crate::image::crop_index). Otherwise empty.
     pub side: Vec<u8>,
     /// Width and height in pixels.
     pub size: (u32, u32),
@@ -139,14 +136,8 @@ impl Recode {
             recoded.bytes = Some(self.encode(decoder, data, size)?);
             recoded.size = size;
         }
-        match self.form {
-            Form::CropReady(keep) => {
-                if let Some(ready) = rewrite(recoded.stored(data), keep)? {
-                    (recoded.bytes, recoded.side) = (Some(ready.bytes), ready.side);
-                }
-            }
-            Form::CropIndex => recoded.side = crop_index(recoded.stored(data)).unwrap_or_default(),
-            Form::Encoded | Form::Raw => {}
+        if self.form == Form::CropIndex {
+            recoded.side = crop_index(recoded.stored(data)).unwrap_or_default();
         }
         Ok((recoded.bytes.is_some() || !recoded.side.is_empty()).then_some(recoded))
     }
@@ -317,8 +308,8 @@ mod tests {
         for recode in [short(100), raw] {
             assert!(matches!(apply(&recode, cut), Err(DecodeError::Truncated { .. })), "{recode:?}");
         }
-        let ready = Recode { form: Form::CropReady(Markers::ALL), ..Recode::default() };
-        assert_eq!(apply(&ready, cut), Ok(None));
+        let index = Recode { form: Form::CropIndex, ..Recode::default() };
+        assert_eq!(apply(&index, cut), Ok(None));
         assert_eq!(apply(&short(200), cut), Ok(None));
     }
 
@@ -336,16 +327,6 @@ mod tests {
             apply(&short(1), &[raw_header(150_000, 2).as_bytes(), &pixels(150_000, 2, true)].concat()).unwrap_err();
         assert!(matches!(error, DecodeError::Unsupported { format: "JPEG", .. }), "{error}");
         assert_eq!(apply(&short(1), &long).unwrap().unwrap().size, (40_000, 1));
-    }
-
-    #[test]
-    fn smaller_images_can_be_crop_ready_too() {
-        let data = jpeg(500, 400, Subsampling::S420);
-        let plain = apply(&short(200), &data).unwrap().unwrap();
-        let ready = apply(&Recode { form: Form::CropReady(Markers::ALL), ..short(200) }, &data).unwrap().unwrap();
-        assert!(!ready.side.is_empty() && ready.smaller && ready.size == (250, 200));
-        let decode = |data: &[u8]| Recode::default().decoder().decode(data).unwrap().pixels.to_vec();
-        assert_eq!(decode(ready.stored(&[])), decode(plain.stored(&[])));
     }
 
     #[test]

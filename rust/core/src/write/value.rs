@@ -38,8 +38,8 @@ pub enum Value<'a> {
     Image {
         /// The encoded image.
         data: &'a [u8],
-        /// Extra data for a decoder, as [`CropReady::side`](crate::image::CropReady::side);
-        /// otherwise empty.
+        /// Extra data for a decoder, as [`crop_index`](crate::image::crop_index) makes; otherwise
+        /// empty.
         side: &'a [u8],
         /// Width and height in pixels.
         size: (u32, u32),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::common::{folder, never, open, options};
 use crate::pictures::{jpeg, picture};
 use crate::side_bytes::loaded;
-use fastrecord_core::image::{CROP_INDEX, JpegOptions, Markers, crop_index, raw_header, rewrite};
+use fastrecord_core::image::{CROP_INDEX, JpegOptions, crop_index, raw_header};
 use fastrecord_core::{
     Access, Control, Copier, Damage, Depth, Error, FieldType, IndexCounts, IndexOptions, Mode, Reader, Salvage, Schema,
     Value, Verify, Writer, add_crop_index, verify,
@@ -168,24 +168,25 @@ fn records_that_are_appended_later_get_their_index_by_the_next_call() {
 }
 
 #[test]
-fn images_with_side_bytes_after_their_value_are_left_alone() {
+fn an_index_after_a_value_is_left_alone_and_side_bytes_of_another_kind_give_way() {
     let folder = folder();
     let path = folder.path().join("x.frec");
     let schema = Schema::new([("image", FieldType::Image)]).unwrap();
     let mut writer = Writer::open(&path, Some(schema), None, &options(Mode::Create)).unwrap();
-    let ready = rewrite(&photo(1), Markers::ALL).unwrap().unwrap();
-    let (plain, index) = (photo(2), crop_index(&photo(2)).unwrap());
-    for (data, side, size) in [(&ready.bytes, &ready.side, (401, 300)), (&plain, &index, (402, 300))] {
+    let (other, indexed, index) = (photo(1), photo(2), crop_index(&photo(2)).unwrap());
+    for (data, side, size) in [(&other, &vec![1, 0, 7], (401, 300)), (&indexed, &index, (402, 300))] {
         let crc = crc32c::crc32c_append(crc32c::crc32c(data), side);
         writer.append(&[Value::Image { data, side, size, crc }]).unwrap();
     }
     writer.close().unwrap();
     assert_eq!(kinds(&open(&path)), [1, CROP_INDEX]);
-    for tally in [add(&path), rebuild(&path)] {
-        assert_eq!((tally.indexed, tally.present, tally.without), (0, 2, 0));
-    }
-    assert_eq!(kinds(&open(&path)), [1, CROP_INDEX]);
     assert_deeply_good(&path);
+    for make in [add, rebuild] {
+        let tally = make(&path);
+        assert_eq!((tally.indexed, tally.present, tally.without), (1, 1, 0));
+        assert_eq!(kinds(&open(&path)), [CROP_INDEX; 2]);
+        assert_deeply_good(&path);
+    }
 }
 
 #[test]

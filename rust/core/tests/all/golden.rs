@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use crate::common::places::{footers, places};
 use crate::common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
+use crate::side_bytes::loaded;
 use fastrecord_core::{
-    ColumnBytes, CommitParts, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, SnapshotId, Writer, WriterOptions,
-    hex, verify,
+    ColumnBytes, CommitParts, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, Schema, SnapshotId, Value, Verify,
+    Writer, WriterOptions, hex, verify,
 };
 use serde_json::{Map, json};
 
@@ -133,6 +134,27 @@ fn the_golden_files_of_version_1_are_the_ones_that_were_released() {
         assert_eq!((bytes.len(), crc32c::crc32c(&bytes)), (LENGTH, crc), "a golden file is never written again");
         assert_eq!(hex(&open(&golden(name)).snapshot().file_id), id);
     }
+}
+
+/// The side bytes of this file have kind 1, the rows of a crop-ready JPEG: an earlier version of the
+/// package wrote it.
+#[test]
+fn a_golden_file_of_crop_ready_jpegs_is_read_as_one_of_plain_jpegs() {
+    let path = golden("v1-crop-ready.frec");
+    assert_eq!(crc32c::crc32c(&fs::read(&path).unwrap()), 0xABB7_0A0B, "a golden file is never written again");
+    let (reader, folder) = (open(&path), folder());
+    assert!(verify(&reader, Depth::Values, &|| false).unwrap().errors.is_empty());
+    let field = reader.field("image").unwrap();
+    assert_eq!(reader.side_kinds(field, &reader.run(0..6).unwrap()).unwrap(), [1, 1, 0, 1, 1, 1]);
+    let plain = folder.path().join("plain.frec");
+    let schema = Schema::new([("image", FieldType::Image)]).unwrap();
+    let mut writer = Writer::open(&plain, Some(schema), None, &options(Mode::Create)).unwrap();
+    for record in 0..6 {
+        let data = reader.payload(field, record, Verify::Always).unwrap();
+        writer.append(&[Value::Bytes(&data)]).unwrap();
+    }
+    writer.close().unwrap();
+    assert!(loaded(&reader).unwrap() == loaded(&open(&plain)).unwrap());
 }
 
 #[test]

@@ -10,7 +10,6 @@ mod add_field;
 mod compression;
 mod copy;
 mod crop_index;
-mod crop_ready;
 mod decoders;
 mod golden;
 mod image;

@@ -259,8 +259,7 @@ impl Reader {
     ///
     /// Equal values have equal checksums if they are stored in the same way: the checksum is about
     /// the bytes in the file. A compressed value counts as compressed. An image counts with the
-    /// side bytes that follow it: those that make a JPEG crop-ready, or the crop index of an image
-    /// packed with `crop_index`. An index that `fastrecord index` added lies elsewhere and does not
+    /// side bytes that follow it, such as the crop index of an image packed with `crop_index`. An index that `fastrecord index` added lies elsewhere and does not
     /// count.
     #[pyo3(signature = (field, indices = None))]
     fn checksums<'py>(

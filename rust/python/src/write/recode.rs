@@ -1,6 +1,6 @@
 //! A `fastrecord.Recode` as the core's, and the counts for `Writer.recoded`.
 
-use fastrecord_core::image::{Markers, SixteenBit};
+use fastrecord_core::image::SixteenBit;
 use fastrecord_core::{Form, ImageCounts, Limit, OnError, Recode};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -25,7 +25,6 @@ struct Settings {
     max_side: Option<u32>,
     quality: Option<u8>,
     raw: bool,
-    crop_ready: Option<String>,
     crop_index: bool,
     sixteen_bit: Option<String>,
 }
@@ -38,30 +37,23 @@ pub(crate) fn recode_from(given: &Bound<'_, PyAny>) -> PyResult<Option<Recode>> 
     let recode = Recode {
         limit: given.short_side.map(Limit::ShortSide).or(given.max_side.map(Limit::LongSide)),
         quality: given.quality.unwrap_or(default.quality),
-        form: match given.crop_ready {
-            Some(names) => Form::CropReady(markers(&names)),
-            None if given.raw => Form::Raw,
-            None if given.crop_index => Form::CropIndex,
-            None => Form::Encoded,
+        form: match (given.raw, given.crop_index) {
+            (true, _) => Form::Raw,
+            (false, true) => Form::CropIndex,
+            (false, false) => Form::Encoded,
         },
         sixteen_bit: given.sixteen_bit.map_or(Ok(SixteenBit::Reject), |name| sixteen_bit_from(&name))?,
     };
     Ok((recode != default).then_some(recode))
 }
 
-fn markers(names: &str) -> Markers {
-    let keeps = |name| names == "all" || names.split(',').any(|kept| kept == name);
-    Markers { exif: keeps("exif"), icc: keeps("icc"), other: keeps("other") }
-}
-
 /// Builds a dict of the number of images, how they were stored, and their bytes.
 pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &ImageCounts) -> PyResult<Bound<'py, PyDict>> {
-    let &ImageCounts { images, kept, smaller, crop_ready, crop_index, raw, bytes_in, bytes_out, .. } = tally;
+    let &ImageCounts { images, kept, smaller, crop_index, raw, bytes_in, bytes_out, .. } = tally;
     let rows = [
         ("images", images),
         ("kept", kept),
         ("smaller", smaller),
-        ("crop_ready", crop_ready),
         ("crop_index", crop_index),
         ("raw", raw),
         ("bytes_in", bytes_in),

@@ -389,7 +389,7 @@ impl Writer {
     /// time.
     ///
     /// "images" is the number of images. "kept" counts those stored byte for byte, and "smaller"
-    /// those shrunk by `short_side` or `max_side`. "crop_ready", "crop_index" and "raw" count
+    /// those shrunk by `short_side` or `max_side`. "crop_index" and "raw" count
     /// images stored that way, including kept and shrunk ones. "bytes_in" is the size of the
     /// images as given, and "bytes_out" their stored size.
     #[getter]

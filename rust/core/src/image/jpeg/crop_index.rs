@@ -5,7 +5,7 @@ use super::entropy::Index;
 use crate::image::decode::with_decoder;
 use crate::image::probe::{Format, jpeg_info};
 use crate::image::{DecodeError, DecodeOptions, Decoder};
-use crate::limits::MAX_CROP_READY_PIXELS;
+use crate::limits::MAX_CROP_INDEX_PIXELS;
 
 /// MCUs between two entries of a row, at first: the MCUs that are decoded for nothing.
 const INTERVAL: u32 = 4;
@@ -61,7 +61,7 @@ impl Decoder {
         }
         let info = jpeg_info(data).ok()?;
         let size = u64::from(info.width) * u64::from(info.height);
-        if !info.usual_sampling() || !(MIN_PIXELS..=MAX_CROP_READY_PIXELS).contains(&size) {
+        if !info.usual_sampling() || !(MIN_PIXELS..=MAX_CROP_INDEX_PIXELS).contains(&size) {
             return None;
         }
         self.trim();

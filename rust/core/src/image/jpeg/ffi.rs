@@ -265,43 +265,6 @@ pub fn encode_jpeg(pixels: &[u8], width: u32, height: u32, options: &JpegOptions
     unsafe { take(compressor.0, status, buffer, size) }
 }
 
-/// Rewrites the same quantised coefficients as one sequential scan, and keeps all marker segments.
-/// The scan has optimised Huffman tables and a restart marker after every `restart_every` MCUs.
-///
-/// # Errors
-/// The data are not a JPEG that can be transformed, or are damaged in any way; as text.
-pub(super) fn transform(data: &[u8], restart_every: u16) -> Result<Vec<u8>, String> {
-    let transformer = Compressor(handle(tj::TJINIT_TJINIT_TRANSFORM)?);
-    set(transformer.0, tj::TJPARAM_TJPARAM_SAVEMARKERS, 2)?;
-    set(transformer.0, tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_JPEG_SCANS.cast_signed())?;
-    set(transformer.0, tj::TJPARAM_TJPARAM_STOPONWARNING, 1)?;
-    set(transformer.0, tj::TJPARAM_TJPARAM_RESTARTBLOCKS, restart_every.into())?;
-    let options = tj::tjtransform {
-        r: tj::tjregion { x: 0, y: 0, w: 0, h: 0 },
-        op: tj::TJXOP_TJXOP_NONE.cast_signed(),
-        options: tj::TJXOPT_OPTIMIZE.cast_signed(),
-        data: std::ptr::null_mut(),
-        customFilter: None,
-    };
-    let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the handle is live. TurboJPEG reads `data.len()` bytes from the first pointer, and
-    // one element from each of the other three. The buffer is null: TurboJPEG allocates it and
-    // returns its size.
-    let status = unsafe {
-        tj::tj3Transform(
-            transformer.0.as_ptr(),
-            data.as_ptr(),
-            data.len() as u64,
-            1,
-            &raw mut buffer,
-            &raw mut size,
-            &raw const options,
-        )
-    };
-    // SAFETY: `buffer` and `size` are as TurboJPEG left them.
-    unsafe { take(transformer.0, status, buffer, size) }
-}
-
 /// Copies the output of `TurboJPEG`, and frees it.
 ///
 /// # Safety

@@ -2,11 +2,10 @@
 //! does, and from `image` its types and the probe.
 //!
 //! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `rows` its
-//! pixels, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs. `crop_ready` and
-//! `crop_index` prepare JPEGs for crops.
+//! pixels, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs. `crop_index`
+//! prepares JPEGs for crops.
 
 mod crop_index;
-mod crop_ready;
 mod entropy;
 mod ffi;
 mod rows;
@@ -15,7 +14,6 @@ mod segments;
 mod sequential;
 
 pub use crop_index::{check_crop_index, crop_index};
-pub use crop_ready::{CropReady, Markers, rewrite};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
 pub(super) use sequential::{Sequential, Wanted};
 

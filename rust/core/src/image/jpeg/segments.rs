@@ -1,14 +1,8 @@
-//! `Rows`: the rows of MCUs in a crop-ready JPEG. `header`: the header for a part of a JPEG.
+//! The marker segments of a JPEG. `header`: the header for a part of a JPEG.
 
 use std::ops::Range;
 
-use super::entropy::RESTART;
 use crate::image::probe::JpegInfo;
-
-/// The kind of side bytes of a crop-ready JPEG.
-pub(super) const KIND: u8 = 1;
-/// Length of the side bytes before the table of rows.
-const HEAD: usize = 8;
 
 /// The end marker.
 pub(super) const END: [u8; 2] = [0xFF, 0xD9];
@@ -22,67 +16,6 @@ pub(super) fn check_end(data: &[u8], stop: usize) -> Option<()> {
 pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
     let (width, height) = info.mcu();
     (info.width.div_ceil(width), info.height.div_ceil(height))
-}
-
-/// The rows of a crop-ready JPEG whose headers and side bytes agree.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rows<'a> {
-    data: &'a [u8],
-    starts: &'a [u8],
-    /// Pieces of coded data per row, each with the same number of MCUs.
-    pieces: u32,
-    /// Position of the first row.
-    scan_data: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Returns `None` if the side bytes do not belong to this JPEG.
-    pub(super) fn find(data: &'a [u8], side: &'a [u8], info: &JpegInfo) -> Option<Self> {
-        let (head, starts) = side.split_at_checked(HEAD)?;
-        let (columns, rows) = mcus(info);
-        let interval = u32::from(info.restart_interval);
-        let fits = head[..2] == [KIND, 0]
-            && head[2..4] == info.restart_interval.to_le_bytes()
-            && head[4..] == rows.to_le_bytes()
-            && starts.len() == 4 * rows as usize;
-        let cut = interval > 0 && columns.is_multiple_of(interval);
-        let sequential = !info.progressive && !info.arithmetic && !info.lossless && info.precision == 8;
-        if !fits || !cut || !sequential || !data.ends_with(&END) {
-            return None;
-        }
-        let scan_data = scan_data(data, info)?;
-        Some(Self { data, starts, pieces: columns / interval, scan_data })
-    }
-
-    /// Returns the coded data of a row of MCUs, and the number of the first restart marker in them.
-    pub(super) fn row(&self, row: u32) -> Option<(&'a [u8], u8)> {
-        let coded = self.data.get(self.start(row)?..self.end(row)?)?;
-        Some((coded, (row.wrapping_mul(self.pieces) % 8) as u8))
-    }
-
-    /// Returns the start of a row's coded data, if the expected bytes precede it.
-    fn start(&self, row: u32) -> Option<usize> {
-        let at = 4 * row as usize;
-        let start = u32::from_le_bytes(*self.starts.get(at..at + 4)?.first_chunk()?) as usize;
-        let good = if row == 0 {
-            start == self.scan_data
-        } else {
-            start >= self.scan_data + 2
-                && *self.data.get(start - 2..start)? == [0xFF, restart((row * self.pieces).wrapping_sub(1))]
-        };
-        good.then_some(start)
-    }
-
-    /// Returns the end of a row's coded data.
-    fn end(&self, row: u32) -> Option<usize> {
-        let last = 4 * (row as usize + 1) == self.starts.len();
-        Some(if last { self.data.len() } else { self.start(row + 1)? } - 2)
-    }
-}
-
-/// Returns the restart marker after a piece, counted over the image.
-fn restart(piece: u32) -> u8 {
-    RESTART + (piece % 8) as u8
 }
 
 /// Writes a JPEG's header with another size, up to the end of the scan's, without the segments that

@@ -4,7 +4,7 @@ use super::entropy::{Entropy, Index, Layout, Mcus, Source, Window};
 use super::ffi::Format;
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
-use super::segments::{Rows, check_end, header, mcus, scan_data};
+use super::segments::{check_end, header, mcus, scan_data};
 use super::{SMOOTHED, jpeg_region, reduced};
 use crate::image::Rect;
 use crate::image::probe::JpegInfo;
@@ -67,9 +67,7 @@ impl Sequential {
         let coded = coded(data, info)?;
         let window = mcu_window(info, reduction, need);
         let part = (window.columns, window.rows) != mcus(info);
-        let source = if let Some(rows) = Rows::find(data, side, info) {
-            Source::Rows(rows)
-        } else if part && self.index.read(side, mcus(info), usize::from(info.components)).is_some() {
+        let source = if part && self.index.read(side, mcus(info), usize::from(info.components)).is_some() {
             check_end(coded, self.index.end())?;
             Source::Index(coded, &self.index)
         } else {

@@ -6,7 +6,7 @@ use crate::memory;
 const MARKER: u8 = 0xFF;
 
 /// The first of the eight restart markers.
-pub(in crate::image::jpeg) const RESTART: u8 = 0xD0;
+const RESTART: u8 = 0xD0;
 
 /// Zeros after the data, so that the last bits can be read like the others.
 const PADDING: usize = 16;

@@ -15,7 +15,6 @@ mod index;
 mod tables;
 mod window;
 
-pub(super) use coded::RESTART;
 pub(super) use index::Index;
 pub(super) use tables::Huffman;
 pub(super) use window::{Entropy, Layout, Mcus, Source, Window};

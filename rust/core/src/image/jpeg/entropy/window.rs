@@ -6,7 +6,7 @@ use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
 use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
-use crate::image::jpeg::segments::{Rows, check_end};
+use crate::image::jpeg::segments::check_end;
 
 /// Tables for skipping cost as much time as they save on about this many blocks.
 const MANY: u64 = 1000;
@@ -41,8 +41,6 @@ pub(in crate::image::jpeg) struct Mcus {
 pub(in crate::image::jpeg) enum Source<'a> {
     /// One after the other, from the start of the scan on.
     Scan(&'a [u8]),
-    /// Where the side bytes of a crop-ready JPEG say.
-    Rows(Rows<'a>),
     /// Where an index of the coded data says.
     Index(&'a [u8], &'a Index),
 }
@@ -83,7 +81,7 @@ impl Entropy {
         let skipped = match source {
             Source::Scan(_) => mcus(layout.mcus.0, y + rows - 1) + u64::from(x) - mcus(columns, rows - 1),
             // A few in each row.
-            Source::Rows(_) | Source::Index(..) => 0,
+            Source::Index(..) => 0,
         };
         self.window_that_skips(layout, area, source, skipped * layout.blocks.len() as u64 >= MANY)
     }
@@ -224,11 +222,6 @@ impl Window<'_> {
                 u64::from(y) * u64::from(self.mcus.0) + u64::from(x)
             }
             Source::Scan(_) => u64::from(self.mcus.0 - columns),
-            Source::Rows(rows) => {
-                let (raw, restart) = rows.row(y + self.row)?;
-                self.read(raw, restart, 0)?;
-                x.into()
-            }
             Source::Index(raw, index) => self.seek(raw, index)?,
         };
         self.row += 1;

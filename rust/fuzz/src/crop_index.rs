@@ -1,12 +1,8 @@
-//! Rewrites arbitrary bytes as crop-ready JPEGs, indexes them, and decodes JPEGs with arbitrary side
-//! bytes.
+//! Indexes arbitrary bytes as JPEGs, and decodes JPEGs with arbitrary side bytes.
 
 use std::hint::black_box;
 
-use fastrecord_core::decode_image;
-use fastrecord_core::image::{
-    DecodeOptions, Decoder, Geometry, Markers, Random, check_crop_index, crop_index, rewrite,
-};
+use fastrecord_core::image::{DecodeOptions, Decoder, Geometry, Random, check_crop_index, crop_index};
 
 use super::bytes::{Input, put};
 use super::decode::{any_crop, bound, options, other_decoder};
@@ -28,12 +24,8 @@ pub fn run(data: &[u8]) {
     guard::within(bound(data.len()), || {
         let _ = black_box(cropped(image, &side, options, crop));
         let _ = black_box(check_crop_index(image, &side));
-        // Rewriting decodes an image of any size, so this target only rewrites small ones.
+        // An index takes the decoding of an image of any size, so this target only indexes small ones.
         if how & 1 == 0 && Decoder::new(options).size(image).is_ok() {
-            let keep = Markers { exif: how & 2 == 0, icc: how & 4 == 0, other: how & 8 == 0 };
-            if let Ok(Some(made)) = rewrite(image, keep) {
-                rewritten(image, &made.bytes, &made.side, options, crop);
-            }
             indexed(image, usize::from(how >> 5), options, crop);
         }
     });
@@ -69,12 +61,4 @@ fn indexed(image: &[u8], room: usize, options: DecodeOptions, crop: [u32; 4]) {
         assert_eq!(cropped(&image, &index, options, crop), without, "with an index");
         assert_eq!(cropped(&image, &index, other_decoder(options), crop), without, "by the other decoder");
     }
-}
-
-/// A rewritten image has the pixels of the original, whole and in parts.
-fn rewritten(image: &[u8], made: &[u8], side: &[u8], options: DecodeOptions, crop: [u32; 4]) {
-    let plain = DecodeOptions { orientation: false, ..options };
-    let (before, after) = (decode_image(image, plain), decode_image(made, plain));
-    assert_eq!(before, after, "the rewritten JPEG");
-    assert_eq!(cropped(made, side, plain, crop), cropped(made, &[], plain, crop), "a part of the rewritten JPEG");
 }

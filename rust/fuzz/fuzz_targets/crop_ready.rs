@@ -1,8 +1,0 @@
-#![no_main]
-
-use fastrecord_fuzz::{crop_ready, guard, quiet};
-
-#[global_allocator]
-static COUNTING: guard::Counting = guard::Counting;
-
-libfuzzer_sys::fuzz_target!(init: quiet::only_our_own_panics_end_it(), |data: &[u8]| crop_ready::run(data));
