@@ -3,11 +3,14 @@
 //!
 //! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `rows` its
 //! pixels, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs. `crop_index`
-//! prepares JPEGs for crops.
+//! prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
+//! same JPEG of them.
 
 mod crop_index;
 mod entropy;
 mod ffi;
+#[allow(dead_code, reason = "only tests use it yet")]
+mod restore;
 mod rows;
 mod scans;
 mod segments;

@@ -22,13 +22,14 @@ const PLACES: [u8; 256] = {
 static PLACE: [u8; 256] = PLACES;
 
 #[inline(always)]
-fn put(block: &mut [i16; 64], k: u32, value: i16) {
-    block[usize::from(PLACE[k as u8 as usize] & 63)] = value;
+fn put<const ZIGZAG: bool>(block: &mut [i16; 64], k: u32, value: i16) {
+    let place = if ZIGZAG { k.min(LAST) as usize } else { usize::from(PLACE[k as u8 as usize] & 63) };
+    block[place] = value;
 }
 
 /// Decodes the difference of the first coefficient from the previous block's.
 #[inline(always)]
-pub(super) fn difference(bits: &mut Bits<'_>, table: &DcTable) -> Option<i32> {
+pub(in crate::image::jpeg) fn difference(bits: &mut Bits<'_>, table: &DcTable) -> Option<i32> {
     bits.fill()?;
     let (length, size) = table.get(bits.peek())?;
     bits.drop(length);
@@ -37,10 +38,14 @@ pub(super) fn difference(bits: &mut Bits<'_>, table: &DcTable) -> Option<i32> {
     Some(difference.into())
 }
 
-/// Decodes all coefficients but the first into a block of zeros. Returns `None` if a code is
+/// Decodes all coefficients but the first into a block of zeros, in natural order or in zigzag order. Returns `None` if a code is
 /// unknown, if the block is too long, or at the end of the bytes.
 #[inline(always)]
-pub(super) fn coefficients(bits: &mut Bits<'_>, table: &AcTable, block: &mut [i16; 64]) -> Option<()> {
+pub(in crate::image::jpeg) fn coefficients<const ZIGZAG: bool>(
+    bits: &mut Bits<'_>,
+    table: &AcTable,
+    block: &mut [i16; 64],
+) -> Option<()> {
     // The last coefficient that is decoded.
     let mut k = 0;
     loop {
@@ -53,8 +58,8 @@ pub(super) fn coefficients(bits: &mut Bits<'_>, table: &AcTable, block: &mut [i1
             let last = first + advance2;
             // Of a single symbol both places are the same, and the second value is right. Behind
             // the end of a block, zeros go to the last place, which is still zero.
-            put(block, first, symbols.first_value());
-            put(block, last, symbols.last_value(bits.peek()));
+            put::<ZIGZAG>(block, first, symbols.first_value());
+            put::<ZIGZAG>(block, last, symbols.last_value(bits.peek()));
             if last >= LAST {
                 if last >= LONG {
                     let (length, advance, size) = table.find(bits.peek())?;
@@ -66,7 +71,7 @@ pub(super) fn coefficients(bits: &mut Bits<'_>, table: &AcTable, block: &mut [i1
                     if k > LAST {
                         return None;
                     }
-                    put(block, k, value(bits.peek(), 63 - size));
+                    put::<ZIGZAG>(block, k, value(bits.peek(), 63 - size));
                     bits.drop(size);
                     if k == LAST {
                         return Some(());

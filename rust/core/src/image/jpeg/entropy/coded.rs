@@ -6,14 +6,14 @@ use crate::memory;
 const MARKER: u8 = 0xFF;
 
 /// The first of the eight restart markers.
-const RESTART: u8 = 0xD0;
+pub(in crate::image::jpeg) const RESTART: u8 = 0xD0;
 
 /// Zeros after the data, so that the last bits can be read like the others.
 const PADDING: usize = 16;
 
 /// Coded data: no zeros stuffed after bytes of ones, and no markers. Its memory is used again.
 #[derive(Debug, Default)]
-pub(super) struct Coded {
+pub(in crate::image::jpeg) struct Coded {
     bytes: Vec<u8>,
     len: usize,
     /// Where the parts between restart markers end, in these bytes. The last part has no entry.
@@ -27,7 +27,7 @@ pub(super) struct Coded {
 impl Coded {
     /// Reads data up to the first marker that is not the expected restart marker. The first
     /// restart marker has the given number, if any are expected; the others count on from it.
-    pub(super) fn read(&mut self, raw: &[u8], mut restart: Option<u8>) -> Result<(), DecodeError> {
+    pub(in crate::image::jpeg) fn read(&mut self, raw: &[u8], mut restart: Option<u8>) -> Result<(), DecodeError> {
         self.bytes.clear();
         self.ends.clear();
         self.stuffed.clear();
@@ -62,33 +62,33 @@ impl Coded {
     }
 
     /// The memory that is used again, in bytes.
-    pub(super) const fn memory(&self) -> usize {
+    pub(in crate::image::jpeg) const fn memory(&self) -> usize {
         self.bytes.capacity() + size_of::<usize>() * (self.ends.capacity() + self.stuffed.capacity())
     }
 
     /// The data, and some zeros.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::image::jpeg) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Where the part ends that follows `restarts` restart markers, in bytes.
-    pub(super) fn end(&self, restarts: usize) -> usize {
+    pub(in crate::image::jpeg) fn end(&self, restarts: usize) -> usize {
         self.ends.get(restarts).copied().unwrap_or(self.len)
     }
 
     /// The number of restart markers.
-    pub(super) fn restarts(&self) -> usize {
+    pub(in crate::image::jpeg) fn restarts(&self) -> usize {
         self.ends.len()
     }
 
     /// Where the data stopped in the original bytes: at a marker, or at their end.
-    pub(super) fn stop(&self) -> usize {
+    pub(in crate::image::jpeg) fn stop(&self) -> usize {
         self.stop
     }
 
     /// Returns the place of a byte in the original bytes. The first byte after a restart marker
     /// has the place after the marker.
-    pub(super) fn original(&self, byte: usize) -> usize {
+    pub(in crate::image::jpeg) fn original(&self, byte: usize) -> usize {
         let before = |places: &[usize]| places.partition_point(|&end| end <= byte);
         byte + before(&self.stuffed) + 2 * before(&self.ends)
     }

@@ -15,8 +15,11 @@ mod index;
 mod tables;
 mod window;
 
+pub(super) use bits::Bits;
+pub(super) use block::{coefficients, difference};
+pub(super) use coded::{Coded, RESTART};
 pub(super) use index::Index;
-pub(super) use tables::Huffman;
+pub(super) use tables::{AcTable, CodeTable, DcTable, Huffman, Recent, value};
 pub(super) use window::{Entropy, Layout, Mcus, Source, Window};
 
 /// The most components of a scan.

@@ -93,7 +93,7 @@ fn code_at(prefixes: &[Short; ENTRIES], index: usize, bit: u32) -> Option<Code> 
 
 /// Returns the value that begins at the top (figure F.12). `unused` is 63 minus its size.
 #[inline(always)]
-pub(super) const fn value(bits: u64, unused: u32) -> i16 {
+pub(in crate::image::jpeg) const fn value(bits: u64, unused: u32) -> i16 {
     // A value below zero begins with 0, and is the complement of its amount.
     let below_zero = !((bits as i64) >> 63) as u64;
     let amount = ((bits ^ below_zero) >> 1) >> (unused & 63);
@@ -101,13 +101,13 @@ pub(super) const fn value(bits: u64, unused: u32) -> i16 {
 }
 
 /// A kind of table.
-pub(super) trait Table: Sized {
+pub(in crate::image::jpeg) trait Table: Sized {
     fn new(table: &Huffman) -> Self;
 }
 
 /// Tables for the first coefficient of a block.
 #[derive(Debug)]
-pub(super) struct DcTable {
+pub(in crate::image::jpeg) struct DcTable {
     entries: [u32; ENTRIES],
     codes: Codes,
 }
@@ -135,10 +135,32 @@ impl DcTable {
     }
 }
 
+/// Tables for symbols one by one.
+#[derive(Debug)]
+pub(in crate::image::jpeg) struct CodeTable {
+    entries: [Short; ENTRIES],
+    codes: Codes,
+}
+
+impl Table for CodeTable {
+    fn new(table: &Huffman) -> Self {
+        Self { entries: prefixes(table), codes: Codes::new(table) }
+    }
+}
+
+impl CodeTable {
+    /// Returns the code's length, and the symbol.
+    #[inline(always)]
+    pub(in crate::image::jpeg) fn get(&self, bits: u64) -> Option<(u32, u8)> {
+        let entry = self.entries[(bits >> (64 - INDEX_BITS)) as usize];
+        if entry == 0 { self.codes.find(bits) } else { Some((u32::from(entry >> 8), entry as u8)) }
+    }
+}
+
 /// Tables for the other coefficients. An entry holds one symbol or two. Only the value of the last
 /// one may lie behind the index: it is always read from the bits, which costs less than to ask.
 #[derive(Debug)]
-pub(super) struct AcTable {
+pub(in crate::image::jpeg) struct AcTable {
     entries: [Symbols; ENTRIES],
     codes: Codes,
 }
@@ -284,7 +306,7 @@ impl SkipTable {
 
 /// The tables that were used last: most images of a data set share theirs.
 #[derive(Debug)]
-pub(super) struct Recent<T> {
+pub(in crate::image::jpeg) struct Recent<T> {
     /// Each with the number of its last use.
     tables: Vec<(u64, Huffman, Box<T>)>,
     uses: u64,
@@ -301,7 +323,7 @@ impl<T: Table> Recent<T> {
     const KEPT: usize = 12;
 
     /// Returns the place of a table. It stays the same while the next eleven are asked for.
-    pub(super) fn place(&mut self, table: &Huffman) -> usize {
+    pub(in crate::image::jpeg) fn place(&mut self, table: &Huffman) -> usize {
         self.uses += 1;
         if let Some(place) = self.tables.iter().position(|(_, known, _)| known == table) {
             self.tables[place].0 = self.uses;
@@ -317,7 +339,7 @@ impl<T: Table> Recent<T> {
         oldest
     }
 
-    pub(super) fn at(&self, place: usize) -> &T {
+    pub(in crate::image::jpeg) fn at(&self, place: usize) -> &T {
         &self.tables[place].2
     }
 }

@@ -193,7 +193,7 @@ impl Window<'_> {
             let prediction = &mut self.predictions[kind.component & (MOST_COMPONENTS - 1)];
             *prediction = prediction.wrapping_add(difference(&mut bits, dc.at(kind.dc))?);
             block[0] = *prediction as i16;
-            coefficients(&mut bits, ac.at(kind.ac), block)?;
+            coefficients::<false>(&mut bits, ac.at(kind.ac), block)?;
         }
         self.ahead = bits.ahead();
         self.within()?;
@@ -370,7 +370,7 @@ impl Window<'_> {
                 *prediction = prediction.wrapping_add(difference(&mut bits, dc.at(kind.dc))?);
                 match kind.skip {
                     Some(place) => skip(&mut bits, table.at(place), ac.at(kind.ac))?,
-                    None => coefficients(&mut bits, ac.at(kind.ac), &mut unused)?,
+                    None => coefficients::<false>(&mut bits, ac.at(kind.ac), &mut unused)?,
                 }
             }
         }
