@@ -9,12 +9,13 @@
 mod crop_index;
 mod entropy;
 mod ffi;
-#[allow(dead_code, reason = "only tests use it yet")]
+mod packed;
 mod restore;
 mod rows;
 mod scans;
 mod segments;
 mod sequential;
+mod zigzag;
 
 pub use crop_index::{check_crop_index, crop_index};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};

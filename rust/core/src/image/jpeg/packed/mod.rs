@@ -1,0 +1,173 @@
+//! Packed JPEGs: another form of the same JPEG, whose coefficients are read ten times as fast
+//! (docs/format.md, "Packed JPEGs"). It does not read files.
+//!
+//! `block` packs a block of coefficients, and unpacks it; `x86` unpacks it by special instructions, for the
+//! blocks that `cursor` reaches. `window` reads the MCUs of a rectangle. `super::restore` makes the coded data of the JPEG from them.
+
+mod block;
+mod cursor;
+mod window;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(super) use window::PackedWindow;
+
+use self::cursor::Cursor;
+use super::zigzag::ZigzagBlock;
+use crate::image::probe::{JpegInfo, jpeg_info};
+
+/// The first bytes. No image begins with them.
+pub(in crate::image) const MAGIC: [u8; 4] = *b"\x8Apj1";
+/// Bytes before the JPEG's headers.
+const HEAD: usize = 16;
+/// The most blocks of an MCU (ITU-T T.81, B.2.3).
+pub(super) const MOST_BLOCKS: usize = 10;
+/// MCUs of a piece, in rows that are longer than two.
+const PIECE: u32 = 32;
+
+/// A packed JPEG whose parts fit together.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::image) struct Packed<'a> {
+    /// The JPEG without the coded data of its scans.
+    pub(in crate::image) headers: &'a [u8],
+    /// What its headers say.
+    pub(in crate::image) info: JpegInfo,
+    /// Whether the bits that fill up the last bytes of coded data are ones.
+    pub(in crate::image) ones: bool,
+    /// MCUs of a piece.
+    interval: u32,
+    /// The end of each piece, counted from the start of the data.
+    ends: &'a [[u8; 4]],
+    data: &'a [u8],
+}
+
+/// Returns the component of each block of an MCU; `None` if there are too many.
+fn components(info: &JpegInfo) -> Option<Vec<u8>> {
+    if info.components == 1 {
+        return Some(vec![0]);
+    }
+    let used = info.sampling.get(..usize::from(info.components))?;
+    let blocks = used.iter().zip(0..).flat_map(|(component, number)| {
+        std::iter::repeat_n(number, usize::from(component.horizontal) * usize::from(component.vertical))
+    });
+    let blocks: Vec<u8> = blocks.collect();
+    (blocks.len() <= MOST_BLOCKS).then_some(blocks)
+}
+
+/// Returns the MCUs in a row, and the rows of MCUs.
+fn mcus(info: &JpegInfo) -> (u32, u32) {
+    let (width, height) = info.mcu();
+    (info.width.div_ceil(width), info.height.div_ceil(height))
+}
+
+/// Reports whether the coefficients of a JPEG can be packed, according to its headers.
+pub(super) fn can_be_packed(info: &JpegInfo) -> bool {
+    !info.arithmetic && !info.lossless && info.precision == 8 && matches!(info.components, 1 | 3 | 4)
+        && components(info).is_some()
+}
+
+/// Packs the headers of a JPEG, and its blocks in the order of its MCUs, to `out`. Returns `None` if it cannot be packed.
+pub(super) fn pack(headers: &[u8], ones: bool, blocks: &[ZigzagBlock], out: &mut Vec<u8>) -> Option<()> {
+    let info = jpeg_info(headers).ok()?;
+    let of_mcu = components(&info).filter(|_| can_be_packed(&info))?;
+    let (columns, rows) = mcus(&info);
+    if blocks.len() as u64 != u64::from(columns) * u64::from(rows) * of_mcu.len() as u64 {
+        return None;
+    }
+    let interval = if columns > 2 * PIECE { PIECE } else { columns };
+    out.clear();
+    out.extend(MAGIC);
+    out.extend([u8::from(ones), 0]);
+    out.extend(u16::try_from(interval).ok()?.to_le_bytes());
+    out.extend(u32::try_from(headers.len()).ok()?.to_le_bytes());
+    let pieces = columns.div_ceil(interval) * rows;
+    out.extend(pieces.to_le_bytes());
+    out.extend_from_slice(headers);
+    let ends = out.len();
+    out.resize(ends + 4 * pieces as usize, 0);
+    let start = out.len();
+    let mut piece = 0;
+    for row in blocks.chunks(columns as usize * of_mcu.len()) {
+        for blocks in row.chunks(interval as usize * of_mcu.len()) {
+            let mut predictions = [0; 4];
+            for (block, component) in blocks.iter().zip(of_mcu.iter().cycle()) {
+                block::pack(block, &mut predictions[usize::from(component & 3)], out)?;
+            }
+            let end = u32::try_from(out.len() - start).ok()?;
+            out[ends + 4 * piece..][..4].copy_from_slice(&end.to_le_bytes());
+            piece += 1;
+        }
+    }
+    Some(())
+}
+
+impl<'a> Packed<'a> {
+    /// Reads the head. Returns `None` if it makes no sense.
+    pub(in crate::image) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        if !head.starts_with(&MAGIC) || head[4] > 1 || head[5] != 0 {
+            return None;
+        }
+        let interval = u32::from(u16::from_le_bytes([head[6], head[7]]));
+        let (headers, rest) = rest.split_at_checked(number(8) as usize)?;
+        let info = jpeg_info(headers).ok().filter(can_be_packed)?;
+        let (columns, rows) = mcus(&info);
+        if !(1..=columns).contains(&interval) || number(12) != columns.div_ceil(interval) * rows {
+            return None;
+        }
+        let (ends, data) = rest.split_at_checked(4 * number(12) as usize)?;
+        let (ends, _) = ends.as_chunks();
+        (ends.last() == Some(&u32::try_from(data.len()).ok()?.to_le_bytes())).then_some(Self {
+            headers,
+            info,
+            ones: head[4] == 1,
+            interval,
+            ends,
+            data,
+        })
+    }
+
+    /// Returns the start and the end of a piece.
+    fn piece(&self, row: u32, piece: u32) -> Option<(usize, usize)> {
+        let (columns, _) = mcus(&self.info);
+        let number = (row * columns.div_ceil(self.interval) + piece) as usize;
+        let end = |number: usize| self.ends.get(number).map(|end| u32::from_le_bytes(*end) as usize);
+        let start = if number == 0 { 0 } else { end(number - 1)? };
+        let end = end(number)?;
+        (start <= end && end <= self.data.len()).then_some((start, end))
+    }
+
+    /// Unpacks all blocks, in the order of the MCUs.
+    pub(in crate::image) fn blocks(&self, out: &mut Vec<ZigzagBlock>) -> Option<()> {
+        let of_mcu = components(&self.info)?;
+        let (columns, rows) = mcus(&self.info);
+        // Each takes at least a byte.
+        let count = columns as usize * rows as usize * of_mcu.len();
+        if count > self.data.len() {
+            return None;
+        }
+        out.clear();
+        out.try_reserve_exact(count).ok()?;
+        for row in 0..rows {
+            for piece in 0..columns.div_ceil(self.interval) {
+                let mut cursor = Cursor::new(self, row, piece)?;
+                for _ in 0..self.interval.min(columns - piece * self.interval) {
+                    for component in &of_mcu {
+                        let mut block = ZigzagBlock::default();
+                        cursor.next(*component, |bytes, prediction| {
+                            block::unpack(bytes, prediction, |k, value| {
+                                block.values[k & 63] = value;
+                                block.mask |= 1 << (k & 63);
+                            })
+                        })?;
+                        block.mask &= !1;
+                        out.push(block);
+                    }
+                }
+                cursor.finish()?;
+            }
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,234 @@
+//! `PackedWindow`: the MCUs of a rectangle of a packed JPEG, row by row.
+
+use super::cursor::Cursor;
+use super::{MOST_BLOCKS, Packed, components, mcus};
+use crate::image::jpeg::entropy::Mcus;
+use crate::image::jpeg::zigzag::NATURAL;
+
+/// How blocks are unpacked on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    #[cfg(target_arch = "x86_64")]
+    Vbmi2,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl Way {
+    fn all() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let special = {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2");
+            let vbmi2 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("avx512vbmi2");
+            [(avx2 && vbmi2).then_some(Self::Vbmi2), avx2.then_some(Self::Avx2)].into_iter().flatten()
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let special = std::iter::empty();
+        special.chain([Self::Portable])
+    }
+}
+
+/// Unpacks the MCUs of a rectangle.
+pub(in crate::image::jpeg) struct PackedWindow<'a> {
+    packed: Packed<'a>,
+    components: [u8; MOST_BLOCKS],
+    count: usize,
+    columns: u32,
+    area: Mcus,
+    way: Way,
+    /// The row of the image that is read, and the columns of it that were passed.
+    row: u32,
+    column: u32,
+    cursor: Option<Cursor<'a>>,
+}
+
+impl<'a> PackedWindow<'a> {
+    /// Begins to unpack the MCUs of a rectangle. Returns `None` if it is not within the image.
+    pub(in crate::image::jpeg) fn new(packed: Packed<'a>, area: Mcus) -> Option<Self> {
+        Self::by(Way::all().next()?, packed, area)
+    }
+
+    fn by(way: Way, packed: Packed<'a>, area: Mcus) -> Option<Self> {
+        let of_mcu = components(&packed.info)?;
+        let (columns, rows) = mcus(&packed.info);
+        if area.x + area.columns > columns || area.y + area.rows > rows {
+            return None;
+        }
+        let mut components = [0; MOST_BLOCKS];
+        components[..of_mcu.len()].copy_from_slice(&of_mcu);
+        let (count, row, column) = (of_mcu.len(), area.y, area.x);
+        Some(Self { packed, components, count, columns, area, way, row, column, cursor: None })
+    }
+
+    /// Unpacks the next MCU, in natural order. Returns `None` if the packed bytes make no sense, or after
+    /// the last one.
+    pub(in crate::image::jpeg) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
+        let Self { area, .. } = *self;
+        if self.column == area.x + area.columns {
+            (self.row, self.column, self.cursor) = (self.row + 1, area.x, None);
+        }
+        if self.row == area.y + area.rows {
+            return None;
+        }
+        let interval = self.packed.interval;
+        let components = &self.components[..self.count];
+        let within = self.column % interval;
+        if within == 0 || self.cursor.is_none() {
+            let mut cursor = Cursor::new(&self.packed, self.row, self.column / interval)?;
+            cursor.skip(within, components)?;
+            self.cursor = Some(cursor);
+        }
+        let cursor = self.cursor.as_mut()?;
+        match self.way {
+            // SAFETY: only the instructions make the functions unsafe, and the processor supports them.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            Way::Vbmi2 => unsafe { super::x86::mcu_vbmi2(cursor, components, blocks) }?,
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            Way::Avx2 => unsafe { super::x86::mcu_avx2(cursor, components, blocks) }?,
+            Way::Portable => {
+                for (component, block) in components.iter().zip(blocks) {
+                    *block = [0; 64];
+                    cursor.next(*component, |bytes, prediction| {
+                        super::block::unpack(bytes, prediction, |k, value| {
+                            block[usize::from(NATURAL[k & 63])] = value;
+                        })
+                    })?;
+                }
+            }
+        }
+        self.column += 1;
+        if self.column % interval == 0 || self.column == self.columns { cursor.finish() } else { Some(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::jpeg::packed::pack;
+    use crate::image::jpeg::zigzag::ZigzagBlock;
+    use proptest::prelude::*;
+
+    /// Returns the headers of a JPEG of that many components, the first of which has these factors.
+    fn headers(width: u16, height: u16, components: u8, factors: u8) -> Vec<u8> {
+        let mut data = b"\xFF\xD8\xFF\xC0\0".to_vec();
+        data.push(8 + 3 * components);
+        data.push(8);
+        data.extend(height.to_be_bytes());
+        data.extend(width.to_be_bytes());
+        data.push(components);
+        (0..components).for_each(|id| data.extend([id, if id == 0 { factors } else { 0x11 }, 0]));
+        data.extend(b"\xFF\xDA\0\x02");
+        data
+    }
+
+    /// Few numbers of any size, most of them at low frequencies.
+    fn block() -> impl Strategy<Value = ZigzagBlock> {
+        let value = prop_oneof![-1..=1_i16, -30..=30_i16, -200..=200_i16, -32767..=32767_i16];
+        (-2000..=2000_i16, prop::collection::vec((value, 0..3_u8), 0..64)).prop_map(|(first, others)| {
+            let mut block = ZigzagBlock::default();
+            block.values[0] = first;
+            for (k, (value, rare)) in (1..64).zip(others) {
+                if rare == 0 && value != 0 {
+                    block.values[k] = value;
+                    block.mask |= 1 << k;
+                }
+            }
+            block
+        })
+    }
+
+    fn natural(block: &ZigzagBlock) -> [i16; 64] {
+        let mut out = [0; 64];
+        block.values.iter().zip(NATURAL).for_each(|(value, place)| out[usize::from(place)] = *value);
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn blocks_come_back_in_each_way_in_any_rectangle(
+            all in prop::collection::vec(block(), 1..40),
+            (width, height) in (1..1200_u16, 1..40_u16),
+            kind in prop::sample::select(vec![(1, 0x11), (3, 0x11), (3, 0x22), (3, 0x21), (4, 0x22), (3, 0x41)]),
+            place in any::<[prop::sample::Index; 4]>(),
+        ) {
+            let headers = headers(width, height, kind.0, kind.1);
+            let info = crate::image::probe::jpeg_info(&headers).unwrap();
+            let (columns, rows) = mcus(&info);
+            let count = components(&info).unwrap().len();
+            let blocks: Vec<_> = all.iter().cycle().take(columns as usize * rows as usize * count).copied().collect();
+            let mut bytes = Vec::new();
+            pack(&headers, true, &blocks, &mut bytes).unwrap();
+            let packed = Packed::read(&bytes).unwrap();
+            prop_assert!(packed.ones && packed.headers == headers);
+            let mut found = Vec::new();
+            packed.blocks(&mut found).unwrap();
+            prop_assert!(found == blocks);
+            let (x, y) = (place[0].index(columns as usize) as u32, place[1].index(rows as usize) as u32);
+            let area = Mcus {
+                x,
+                y,
+                columns: 1 + place[2].index((columns - x) as usize) as u32,
+                rows: 1 + place[3].index((rows - y) as usize) as u32,
+            };
+            for way in Way::all() {
+                let mut window = PackedWindow::by(way, packed, area).unwrap();
+                let mut mcu = vec![[7; 64]; count];
+                for y in area.y..area.y + area.rows {
+                    for x in area.x..area.x + area.columns {
+                        window.next(&mut mcu).unwrap();
+                        let at = (y * columns + x) as usize * count;
+                        for (found, expected) in mcu.iter().zip(&blocks[at..]) {
+                            prop_assert!(*found == natural(expected), "{way:?}");
+                        }
+                    }
+                }
+                prop_assert!(window.next(&mut mcu).is_none());
+            }
+        }
+
+        #[test]
+        fn damaged_bytes_are_refused_or_give_the_same_in_each_way(
+            all in prop::collection::vec(block(), 1..40),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 1..6),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let headers = headers(50, 20, 3, 0x22);
+            let blocks: Vec<_> = all.iter().cycle().take(4 * 2 * 6).copied().collect();
+            let mut bytes = Vec::new();
+            pack(&headers, true, &blocks, &mut bytes).unwrap();
+            prop_assert!(Packed::read(&bytes[..cut.index(bytes.len())]).is_none());
+            for (at, bit) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] ^= 1 << bit;
+            }
+            let Some(packed) = Packed::read(&bytes) else { return Ok(()) };
+            let (columns, rows) = mcus(&packed.info);
+            let count = components(&packed.info).unwrap().len();
+            let mut all = Vec::new();
+            for way in Way::all() {
+                let mut window = PackedWindow::by(way, packed, Mcus { x: 0, y: 0, columns, rows }).unwrap();
+                let mut mcu = vec![[7; 64]; count];
+                let mut found = Vec::new();
+                while window.next(&mut mcu).is_some() {
+                    found.extend_from_slice(&mcu);
+                }
+                all.push(found);
+            }
+            prop_assert!(all.iter().all(|found| *found == all[0]));
+            let _ = packed.blocks(&mut Vec::new());
+        }
+    }
+}
