@@ -1,201 +1,231 @@
-//! The packed form of one block of coefficients (docs/format.md, "Packed JPEGs"): its packing, and its
-//! unpacking without special instructions.
+//! The streams of a piece, a few MCUs of a row (docs/format.md, "Packed JPEGs"): their making, and their
+//! reading without special instructions.
 
-use crate::image::jpeg::zigzag::ZigzagBlock;
+use crate::image::jpeg::zigzag::{NATURAL, ZigzagBlock};
 
-/// The most bytes of a packed block: its head, the first coefficient, the mask, the bits, and two bytes
-/// for each of 63 large coefficients.
-pub(super) const MOST: usize = 1 + 3 + 8 + 63 + 2 * 63;
-/// Bytes that an unpacker may look at from a block's first one on.
-pub(super) const AHEAD: usize = 320;
+/// Bytes before the streams of a piece.
+const HEAD: usize = 12;
+/// The most blocks that are read at once, at least those of an MCU. Then the reader checks where it is.
+pub(super) const AT_ONCE: usize = 48;
+/// Bytes after a piece at which its reader may look.
+pub(super) const AHEAD: usize = AT_ONCE * 63 + 128;
 
-/// The difference that stands in the head: from -7 to 7, and a number for all others.
+/// The difference that stands in a block's head: from -7 to 7, and a number for all others.
 pub(super) const SMALL: i32 = 7;
 pub(super) const LARGE: u8 = 15;
-/// The difference in a byte that says that two bytes follow.
+/// The byte of a difference that says that two bytes follow.
 pub(super) const LARGER: i8 = i8::MIN;
-/// The smallest magnitudes that take a code of two bits, four more, a byte, and a further one.
+/// The smallest magnitudes that take a code of two bits, four bits more, a byte, and another one.
 pub(super) const CODED: u32 = 2;
 pub(super) const NIBBLE: u32 = 5;
 pub(super) const BYTE: u32 = 20;
 pub(super) const WIDE: u32 = 128;
-/// The byte of the smallest magnitude that takes a further one.
+/// The byte of the smallest magnitude that takes another one.
 pub(super) const WIDE_BYTE: u8 = (WIDE - BYTE) as u8;
-/// The largest magnitude.
-const LARGEST: u32 = i16::MAX as u32;
 
-/// Bits one after the other, the lowest first.
-struct BitWriter {
-    bytes: [u8; 64],
-    length: usize,
+const _: () = assert!(NIBBLE == CODED + 3 && BYTE == NIBBLE + 15);
+
+/// Bits one after the other, the lowest of a byte first.
+#[derive(Debug, Default)]
+struct BitStream {
+    bytes: Vec<u8>,
+    last: u64,
+    /// Bits of `last` that are in use, below 64.
+    used: u32,
+    count: u32,
 }
 
-impl BitWriter {
-    /// Adds the lower `count` bits of a number, which has no others. They are at most 504 together.
+impl BitStream {
+    /// Adds the lower `count` bits of a number that has no others, below 64.
     #[inline]
-    fn put(&mut self, bits: u64, count: u32) {
-        let (at, shift) = (self.length / 8, self.length % 8);
-        let all = u128::from(bits) << shift;
-        for (byte, more) in self.bytes[at..].iter_mut().zip(all.to_le_bytes()).take(9) {
-            *byte |= more;
+    fn push(&mut self, bits: u64, count: u32) {
+        self.last |= bits << self.used;
+        self.used += count;
+        self.count += count;
+        if self.used >= 64 {
+            self.bytes.extend(self.last.to_le_bytes());
+            self.used -= 64;
+            self.last = if self.used == 0 { 0 } else { bits >> (count - self.used) };
         }
-        self.length += count as usize;
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes);
+        out.extend_from_slice(&self.last.to_le_bytes()[..self.used.div_ceil(8) as usize]);
+        self.bytes.clear();
+        (self.last, self.used, self.count) = (0, 0, 0);
     }
 }
 
-/// Appends a block. `prediction` is the first coefficient of the component's block before, and becomes
-/// this one's. Returns `None` if a coefficient is too large for any JPEG.
-pub(super) fn pack(block: &ZigzagBlock, prediction: &mut i16, out: &mut Vec<u8>) -> Option<()> {
-    let difference = i32::from(block.values[0]) - i32::from(*prediction);
-    *prediction = block.values[0];
-    let mask = block.mask >> 1;
-    let masks = 8 - mask.leading_zeros() / 8;
-    let (mut head, mut length) = ([0; 12], 1);
-    if (-SMALL..=SMALL).contains(&difference) {
-        head[0] = ((difference + SMALL) as u8) << 4 | masks as u8;
-    } else {
-        head[0] = LARGE << 4 | masks as u8;
-        match i8::try_from(difference) {
-            Ok(byte) if byte != LARGER => {
-                head[1] = byte as u8;
-                length = 2;
-            }
-            _ => {
-                head[1] = LARGER as u8;
-                head[2..4].copy_from_slice(&i16::try_from(difference).ok()?.to_le_bytes());
-                length = 4;
-            }
-        }
-    }
-    out.extend_from_slice(&head[..length]);
-    if mask == 0 {
-        return Some(());
-    }
-    out.extend_from_slice(&mask.to_le_bytes()[..masks as usize]);
+/// The streams of a piece that is being made.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    heads: Vec<u8>,
+    firsts: Vec<u8>,
+    masks: Vec<u8>,
+    signs: BitStream,
+    coded: BitStream,
+    codes: BitStream,
+    nibbles: BitStream,
+    bytes: Vec<u8>,
+    wide: Vec<u8>,
+}
 
-    let (mut signs, mut coded, mut codes, mut code_count) = (0_u64, 0_u64, [0_u64; 2], 0_u32);
-    let (mut nibbles, mut nibble_count) = ([0_u64; 4], 0_u32);
-    let (mut bytes, mut byte_count) = ([0_u8; 63], 0);
-    let (mut wide, mut wide_count) = ([0_u8; 63], 0);
-    let (mut left, mut count) = (block.mask, 0_u32);
-    while left != 0 {
-        let value = block.values[(left.trailing_zeros() & 63) as usize];
-        left &= left - 1;
-        let magnitude = u32::from(value.unsigned_abs());
-        signs |= u64::from(value < 0) << count;
-        if magnitude >= CODED {
-            coded |= 1 << count;
-            let code = u64::from((magnitude - CODED).min(3));
-            codes[(code_count / 32) as usize] |= code << (2 * code_count % 64);
-            code_count += 1;
-            if magnitude >= NIBBLE {
-                let nibble = u64::from((magnitude - NIBBLE).min(15));
-                nibbles[(nibble_count / 16) as usize] |= nibble << (4 * nibble_count % 64);
-                nibble_count += 1;
-                if magnitude >= BYTE {
-                    if magnitude >= WIDE {
-                        if magnitude > LARGEST {
-                            return None;
-                        }
-                        let above = magnitude - WIDE;
-                        bytes[byte_count] = WIDE_BYTE + (above >> 8) as u8;
-                        wide[wide_count] = above as u8;
-                        wide_count += 1;
-                    } else {
-                        bytes[byte_count] = (magnitude - BYTE) as u8;
-                    }
-                    byte_count += 1;
+impl Streams {
+    /// Adds a block. `prediction` is the first coefficient of the component's block before, and becomes
+    /// this one's. Returns `None` if a coefficient is too large for any JPEG.
+    pub(super) fn push(&mut self, block: &ZigzagBlock, prediction: &mut i16) -> Option<()> {
+        let difference = i32::from(block.values[0]) - i32::from(*prediction);
+        *prediction = block.values[0];
+        let mask = block.mask >> 1;
+        let masks = 8 - mask.leading_zeros() / 8;
+        let small = if (-SMALL..=SMALL).contains(&difference) {
+            (difference + SMALL) as u8
+        } else {
+            match i8::try_from(difference) {
+                Ok(byte) if byte != LARGER => self.firsts.push(byte.cast_unsigned()),
+                _ => {
+                    self.firsts.push(LARGER.cast_unsigned());
+                    self.firsts.extend(i16::try_from(difference).ok()?.to_le_bytes());
+                }
+            }
+            LARGE
+        };
+        self.heads.push(small << 4 | masks as u8);
+        self.masks.extend_from_slice(&mask.to_le_bytes()[..masks as usize]);
+        let (mut signs, mut coded, mut left, mut count) = (0, 0, block.mask, 0);
+        while left != 0 {
+            let value = block.values[(left.trailing_zeros() & 63) as usize];
+            left &= left - 1;
+            let magnitude = u32::from(value.unsigned_abs());
+            signs |= u64::from(value < 0) << count;
+            coded |= u64::from(magnitude >= CODED) << count;
+            count += 1;
+            if magnitude >= CODED {
+                self.codes.push((magnitude - CODED).min(3).into(), 2);
+                if magnitude >= NIBBLE {
+                    self.large(magnitude)?;
                 }
             }
         }
-        count += 1;
+        self.signs.push(signs, count);
+        self.coded.push(coded, count);
+        Some(())
     }
-    let mut bits = BitWriter { bytes: [0; 64], length: 0 };
-    bits.put(signs, count);
-    bits.put(coded, count);
-    for (word, first) in codes.into_iter().zip([0, 32]) {
-        bits.put(word, 2 * code_count.saturating_sub(first).min(32));
-    }
-    for (word, first) in nibbles.into_iter().zip([0, 16, 32, 48]) {
-        bits.put(word, 4 * nibble_count.saturating_sub(first).min(16));
-    }
-    out.extend_from_slice(&bits.bytes[..bits.length.div_ceil(8)]);
-    out.extend_from_slice(&bytes[..byte_count]);
-    out.extend_from_slice(&wide[..wide_count]);
-    Some(())
-}
 
-/// The parts of a packed block.
-#[derive(Clone, Copy)]
-pub(super) struct Parts {
-    /// The first coefficient's difference.
-    pub difference: i32,
-    /// Bit k: coefficient k is not zero.
-    pub mask: u64,
-    pub signs: u64,
-    /// Which of them have a code.
-    pub coded: u64,
-    /// Where the bits begin.
-    pub bits: usize,
-}
-
-impl Parts {
-    /// Returns `None` if the head makes no sense.
     #[inline]
-    pub(super) fn read(bytes: &[u8; AHEAD]) -> Option<Self> {
-        let (masks, small) = (usize::from(bytes[0] & 15), bytes[0] >> 4);
-        let mut at = 1;
-        let mut difference = i32::from(small) - SMALL;
-        if small == LARGE {
-            difference = i32::from(bytes[1].cast_signed());
-            at = 2;
-            if difference == i32::from(LARGER) {
-                difference = i16::from_le_bytes([bytes[2], bytes[3]]).into();
-                at = 4;
-            }
+    fn large(&mut self, magnitude: u32) -> Option<()> {
+        self.nibbles.push((magnitude - NIBBLE).min(15).into(), 4);
+        if magnitude >= WIDE {
+            let above = i16::try_from(magnitude).ok()?.cast_unsigned() - WIDE as u16;
+            self.bytes.push(WIDE_BYTE + (above >> 8) as u8);
+            self.wide.push(above as u8);
+        } else if magnitude >= BYTE {
+            self.bytes.push((magnitude - BYTE) as u8);
         }
-        if masks > 8 {
-            return None;
-        }
-        let mask = word(bytes, at) & low(8 * masks as u32);
-        if mask >> 63 != 0 {
-            return None;
-        }
-        at += masks;
-        let count = mask.count_ones();
-        let signs = word(bytes, at) & low(count);
-        let coded = word_at(bytes, at, count) & low(count);
-        Some(Self { difference, mask: mask << 1, signs, coded, bits: at })
+        Some(())
     }
 
-    fn places(&self, bytes: &[u8; AHEAD]) -> Places {
-        let (code, codes) = (2 * self.mask.count_ones(), 2 * self.coded.count_ones());
-        let nibble = code + codes;
-        let threes = |from: u32| {
-            let word = word_at(bytes, self.bits, code + from) & low(codes.saturating_sub(from));
-            (word & word >> 1 & EACH_2).count_ones()
-        };
-        let nibbles = 4 * (threes(0) + if codes > 64 { threes(64) } else { 0 });
-        let fifteens = |from: u32| {
-            let word = word_at(bytes, self.bits, nibble + from) & low(nibbles - from);
-            (word & word >> 1 & word >> 2 & word >> 3 & EACH_4).count_ones()
-        };
-        let byte = self.bits + (nibble + nibbles).div_ceil(8) as usize;
-        let wide = byte + (0..nibbles).step_by(64).map(fifteens).sum::<u32>() as usize;
-        Places { code, nibble, byte, wide }
+    /// Appends the piece, and begins another one.
+    pub(super) fn write(&mut self, out: &mut Vec<u8>) -> Option<()> {
+        let counts = [
+            self.firsts.len(),
+            self.masks.len(),
+            self.signs.count as usize,
+            self.codes.count as usize / 2,
+            self.nibbles.count as usize / 4,
+            self.bytes.len(),
+        ];
+        for count in counts {
+            out.extend(u16::try_from(count).ok()?.to_le_bytes());
+        }
+        for bytes in [&mut self.heads, &mut self.firsts, &mut self.masks] {
+            out.append(bytes);
+        }
+        for bits in [&mut self.signs, &mut self.coded, &mut self.codes, &mut self.nibbles] {
+            bits.write(out);
+        }
+        out.append(&mut self.bytes);
+        out.append(&mut self.wide);
+        Some(())
     }
 }
 
-/// The lowest of every two and of every four bits.
-const EACH_2: u64 = 0x5555_5555_5555_5555;
-const EACH_4: u64 = 0x1111_1111_1111_1111;
+/// Places in the streams of a piece: bytes of the data, or bits of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) head: usize,
+    pub(super) first: usize,
+    pub(super) mask: usize,
+    /// A bit, of signs.
+    pub(super) value: usize,
+    /// A bit.
+    pub(super) code: usize,
+    /// A bit.
+    pub(super) nibble: usize,
+    pub(super) byte: usize,
+    pub(super) wide: usize,
+}
 
-/// Where the codes and nibbles of a block begin, as bits after its first, and its further bytes.
-struct Places {
-    code: u32,
-    nibble: u32,
-    byte: usize,
-    wide: usize,
+/// The streams of a piece of so many blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) starts: Places,
+    pub(super) ends: Places,
+    /// Bits from a sign to the bit that says whether the same value has a code.
+    pub(super) coded: usize,
+}
+
+impl Piece {
+    /// Reads the head of the piece that lies at `start..end`. Returns `None` if it makes no sense.
+    pub(super) fn read(data: &[u8], start: usize, end: usize, blocks: usize) -> Option<Self> {
+        let counts: &[[u8; 2]] = data.get(start..end)?.get(..HEAD)?.as_chunks().0;
+        let count = |at: usize| usize::from(u16::from_le_bytes(counts[at]));
+        let head = start + HEAD;
+        let first = head + blocks;
+        let mask = first + count(0);
+        let value = mask + count(1);
+        let coded = count(2).div_ceil(8);
+        let code = value + 2 * coded;
+        let nibble = code + (2 * count(3)).div_ceil(8);
+        let byte = nibble + (4 * count(4)).div_ceil(8);
+        let wide = byte + count(5);
+        let starts = Places { head, first, mask, value: 8 * value, code: 8 * code, nibble: 8 * nibble, byte, wide };
+        let ends = Places {
+            head: first,
+            first: mask,
+            mask: value,
+            value: 8 * value + count(2),
+            code: 8 * code + 2 * count(3),
+            nibble: 8 * nibble + 4 * count(4),
+            byte: wide,
+            wide: end,
+        };
+        (wide <= end).then_some(Self { starts, ends, coded: 8 * coded })
+    }
+}
+
+impl Places {
+    /// Reports whether no place lies behind another one.
+    pub(super) fn within(&self, ends: &Self) -> bool {
+        self.head <= ends.head
+            && self.first <= ends.first
+            && self.mask <= ends.mask
+            && self.value <= ends.value
+            && self.code <= ends.code
+            && self.nibble <= ends.nibble
+            && self.byte <= ends.byte
+            && self.wide <= ends.wide
+    }
+}
+
+/// A block's first coefficient and its masks.
+pub(super) struct Values {
+    /// Bit k: coefficient k is not zero.
+    pub(super) mask: u64,
+    pub(super) signs: u64,
+    /// Which of them have a code.
+    pub(super) coded: u64,
 }
 
 /// Returns the lowest `count` bits set, up to 64.
@@ -204,61 +234,139 @@ pub(super) fn low(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
+/// Returns the 64 bits that begin at a bit.
 #[inline]
-fn word(bytes: &[u8; AHEAD], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+pub(super) fn word(data: &[u8], bit: usize) -> u64 {
+    let all = data.get(bit / 8..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u128::from_le_bytes(*bytes));
+    (all >> (bit % 8)) as u64
 }
 
-/// Returns the 64 bits that begin `bit` bits after a byte.
+/// Reads the first coefficient of a block into `prediction`, and returns its mask; `None` if it has more than
+/// 63 bits.
 #[inline]
-pub(super) fn word_at(bytes: &[u8; AHEAD], at: usize, bit: u32) -> u64 {
-    let (at, shift) = (at + bit as usize / 8, bit % 8);
-    let all = bytes[at..].first_chunk().map_or(0, |word| u128::from_le_bytes(*word));
-    (all >> shift) as u64
+pub(super) fn head(data: &[u8], at: &mut Places, prediction: &mut i16) -> Option<u64> {
+    let head = *data.get(at.head)?;
+    let (small, masks) = (head >> 4, usize::from(head & 15));
+    at.head += 1;
+    let mut difference = i32::from(small) - SMALL;
+    if small == LARGE {
+        difference = i32::from(data.get(at.first)?.cast_signed());
+        at.first += 1;
+        if difference == i32::from(LARGER) {
+            difference = i16::from_le_bytes(*data.get(at.first..)?.first_chunk()?).into();
+            at.first += 2;
+        }
+    }
+    *prediction = (i32::from(*prediction) + difference) as i16;
+    let mask = u64::from_le_bytes(*data.get(at.mask..)?.first_chunk()?) & low(8 * masks as u32);
+    at.mask += masks;
+    (masks <= 8 && mask >> 63 == 0).then_some(mask << 1)
 }
 
-/// Unpacks a block, and passes each coefficient that is not zero to `put`, with its place in zigzag order.
-/// Returns the length of the packed block; `None` if it makes no sense.
+impl Values {
+    /// Reads the next block's, as [`head`].
+    #[inline]
+    pub(super) fn read(data: &[u8], coded: usize, at: &mut Places, prediction: &mut i16) -> Option<Self> {
+        let mask = head(data, at, prediction)?;
+        let count = mask.count_ones();
+        let signs = word(data, at.value) & low(count);
+        let coded = word(data, at.value + coded) & low(count);
+        at.value += count as usize;
+        Some(Self { mask, signs, coded })
+    }
+}
+
+/// Reads a block, and passes each coefficient that is not zero, and the first one, to `put` with its number in
+/// zigzag order. Returns `None` if it makes no sense.
 #[inline]
-pub(super) fn unpack(bytes: &[u8; AHEAD], prediction: &mut i16, mut put: impl FnMut(usize, i16)) -> Option<usize> {
-    let parts = Parts::read(bytes)?;
-    *prediction = (i32::from(*prediction) + parts.difference) as i16;
+pub(super) fn unpack(
+    data: &[u8],
+    coded: usize,
+    at: &mut Places,
+    prediction: &mut i16,
+    mut put: impl FnMut(usize, i16),
+) -> Option<()> {
+    let Values { mut mask, mut signs, mut coded } = Values::read(data, coded, at, prediction)?;
     put(0, *prediction);
-    let Places { mut code, mut nibble, mut byte, mut wide } = parts.places(bytes);
-    let (mut left, mut signs, mut coded) = (parts.mask, parts.signs, parts.coded);
-    while left != 0 {
+    let mut codes = word(data, at.code);
+    let mut number = 0;
+    while mask != 0 {
         let mut magnitude = 1;
         if coded & 1 != 0 {
-            let bits = word_at(bytes, parts.bits, code) as u32 & 3;
-            code += 2;
-            magnitude = CODED + bits;
-            if bits == 3 {
-                let bits = word_at(bytes, parts.bits, nibble) as u32 & 15;
-                nibble += 4;
-                magnitude = NIBBLE + bits;
-                if bits == 15 {
-                    let more = bytes[byte];
-                    byte += 1;
-                    magnitude = BYTE + u32::from(more);
-                    if more >= WIDE_BYTE {
-                        magnitude = WIDE + u32::from(more - WIDE_BYTE) * 256 + u32::from(bytes[wide]);
-                        wide += 1;
+            if number == 32 {
+                codes = word(data, at.code);
+            }
+            number += 1;
+            at.code += 2;
+            let code = codes as u32 & 3;
+            codes >>= 2;
+            magnitude = CODED + code;
+            if code == 3 {
+                let nibble = data.get(at.nibble / 8)? >> (at.nibble % 8) & 15;
+                at.nibble += 4;
+                magnitude = NIBBLE + u32::from(nibble);
+                if nibble == 15 {
+                    let byte = *data.get(at.byte)?;
+                    at.byte += 1;
+                    magnitude = BYTE + u32::from(byte);
+                    if byte >= WIDE_BYTE {
+                        magnitude = WIDE + 256 * u32::from(byte - WIDE_BYTE) + u32::from(*data.get(at.wide)?);
+                        at.wide += 1;
                     }
                 }
             }
         }
         let value = i16::try_from(magnitude).ok()?;
-        put(left.trailing_zeros() as usize, if signs & 1 != 0 { -value } else { value });
-        (left, signs, coded) = (left & (left - 1), signs >> 1, coded >> 1);
+        put(mask.trailing_zeros() as usize, if signs & 1 != 0 { -value } else { value });
+        (mask, signs, coded) = (mask & (mask - 1), signs >> 1, coded >> 1);
     }
-    Some(wide)
+    Some(())
 }
 
-/// Moves over a block: only the first coefficient counts.
-#[inline]
-pub(super) fn skip(bytes: &[u8; AHEAD], prediction: &mut i16) -> Option<usize> {
-    let parts = Parts::read(bytes)?;
-    *prediction = (i32::from(*prediction) + parts.difference) as i16;
-    let Places { byte, wide, .. } = parts.places(bytes);
-    Some(wide + bytes[byte..wide].iter().filter(|&&byte| byte >= WIDE_BYTE).count())
+/// Reads up to [`AT_ONCE`] blocks of MCUs to natural order. The component of each is given.
+pub(super) fn mcus(
+    data: &[u8],
+    coded: usize,
+    at: &mut Places,
+    predictions: &mut [i16; 4],
+    components: &[u8; AT_ONCE],
+    blocks: &mut [[i16; 64]],
+) -> Option<()> {
+    for (component, block) in components.iter().zip(blocks) {
+        *block = [0; 64];
+        let prediction = &mut predictions[usize::from(component & 3)];
+        unpack(data, coded, at, prediction, |k, value| block[usize::from(NATURAL[k & 63])] = value)?;
+    }
+    Some(())
+}
+
+/// Moves over the blocks of MCUs.
+pub(super) fn skip(
+    data: &[u8],
+    coded: usize,
+    at: &mut Places,
+    predictions: &mut [i16; 4],
+    components: impl Iterator<Item = u8>,
+) -> Option<()> {
+    const EACH_2: u64 = 0x5555_5555_5555_5555;
+    const EACH_4: u64 = 0x1111_1111_1111_1111;
+    let mut values = 0;
+    for component in components {
+        values += head(data, at, &mut predictions[usize::from(component & 3)])?.count_ones() as usize;
+    }
+    // Sums over the words of the next `bits` bits.
+    let sum = |from: usize, bits: usize, count: fn(u64) -> u32| {
+        let one = |bit: usize| count(word(data, from + bit) & low((bits - bit).min(64) as u32));
+        (0..bits).step_by(64).map(one).sum::<u32>() as usize
+    };
+    let codes = 2 * sum(at.value + coded, values, u64::count_ones);
+    let nibbles = 4 * sum(at.code, codes, |word| (word & word >> 1 & EACH_2).count_ones());
+    let bytes = sum(at.nibble, nibbles, |word| (word & word >> 1 & word >> 2 & word >> 3 & EACH_4).count_ones());
+    let wide = data.get(at.byte..at.byte + bytes)?.iter().filter(|&&byte| byte >= WIDE_BYTE).count();
+    at.value += values;
+    at.code += codes;
+    at.nibble += nibbles;
+    at.byte += bytes;
+    at.wide += wide;
+    Some(())
 }

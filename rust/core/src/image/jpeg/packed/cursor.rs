@@ -1,68 +1,108 @@
-//! `Cursor`: a place in the packed blocks of a piece, a few MCUs of a row.
+//! `Cursor`: a place in the packed blocks of a piece.
+
+use std::borrow::Cow;
 
 use super::Packed;
-use super::block::{AHEAD, skip};
+use super::block::{AHEAD, AT_ONCE, Piece, Places, skip, unpack};
+use crate::image::jpeg::zigzag::ZigzagBlock;
 
-/// Reads block after block. Its reader looks a little further than the block.
+/// How blocks are unpacked on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    #[cfg(target_arch = "x86_64")]
+    Vbmi2,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl Way {
+    /// Returns all that this machine has, the fastest first.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let special = {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2");
+            let vbmi2 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("avx512vbmi2");
+            [(avx2 && vbmi2).then_some(Self::Vbmi2), avx2.then_some(Self::Avx2)].into_iter().flatten()
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let special = std::iter::empty();
+        special.chain([Self::Portable])
+    }
+}
+
+/// Reads the blocks of a piece, MCU by MCU.
 pub(super) struct Cursor<'a> {
-    data: &'a [u8],
-    at: usize,
-    end: usize,
+    /// At least [`AHEAD`] bytes follow the piece.
+    data: Cow<'a, [u8]>,
+    piece: Piece,
+    at: Places,
     /// The last first coefficient of each component.
     predictions: [i16; 4],
-    /// The last bytes of the data with zeros after them, once they are reached.
-    last: Option<Box<[u8; 2 * AHEAD]>>,
 }
 
 impl<'a> Cursor<'a> {
-    /// Begins a piece of a row of MCUs.
-    pub(super) fn new(packed: &Packed<'a>, row: u32, piece: u32) -> Option<Self> {
-        let (at, end) = packed.piece(row, piece)?;
-        Some(Self { data: packed.data, at, end, predictions: [0; 4], last: None })
-    }
-
-    /// Reads a block of a component by `unpack`, which gets its bytes and the prediction, and returns its
-    /// length.
-    #[inline]
-    pub(super) fn next(
-        &mut self,
-        component: u8,
-        unpack: impl FnOnce(&[u8; AHEAD], &mut i16) -> Option<usize>,
-    ) -> Option<()> {
-        if self.at >= self.end {
-            return None;
-        }
-        let prediction = &mut self.predictions[usize::from(component & 3)];
-        let length = match self.data[self.at..].first_chunk() {
-            Some(bytes) => unpack(bytes, prediction)?,
-            None => unpack(ahead(self.data, self.at, &mut self.last)?, prediction)?,
+    /// Begins a piece of so many blocks.
+    pub(super) fn new(packed: &Packed<'a>, row: u32, piece: u32, blocks: usize) -> Option<Self> {
+        let (start, end) = packed.piece(row, piece)?;
+        let (data, start, end) = if packed.data.len() - end >= AHEAD {
+            (Cow::Borrowed(packed.data), start, end)
+        } else {
+            let mut copy = Vec::with_capacity(end - start + AHEAD);
+            copy.extend_from_slice(&packed.data[start..end]);
+            copy.resize(end - start + AHEAD, 0);
+            (Cow::Owned(copy), 0, end - start)
         };
-        self.at += length;
-        Some(())
+        let piece = Piece::read(&data, start, end, blocks)?;
+        Some(Self { data, piece, at: piece.starts, predictions: [0; 4] })
     }
 
-    /// Moves over the blocks of MCUs.
-    pub(super) fn skip(&mut self, mcus: u32, components: &[u8]) -> Option<()> {
-        for _ in 0..mcus {
-            components.iter().try_for_each(|component| self.next(*component, skip))?;
-        }
-        Some(())
+    /// Reads up to `AT_ONCE` blocks of MCUs to natural order. The component of each is given.
+    #[inline]
+    pub(super) fn next(&mut self, way: Way, components: &[u8; AT_ONCE], blocks: &mut [[i16; 64]]) -> Option<()> {
+        let Self { data, piece: Piece { coded, .. }, at, predictions } = self;
+        match way {
+            // SAFETY: the processor has the instructions: `Way::all` has asked it.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            Way::Vbmi2 => unsafe { super::x86::mcus_vbmi2(data, *coded, at, predictions, components, blocks) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            Way::Avx2 => unsafe { super::x86::mcus_avx2(data, *coded, at, predictions, components, blocks) },
+            Way::Portable => super::block::mcus(data, *coded, at, predictions, components, blocks),
+        }?;
+        self.at.within(&self.piece.ends).then_some(())
+    }
+
+    /// Reads the next block in zigzag order.
+    #[inline]
+    pub(super) fn zigzag(&mut self, component: u8) -> Option<ZigzagBlock> {
+        let mut block = ZigzagBlock::default();
+        let prediction = &mut self.predictions[usize::from(component & 3)];
+        unpack(&self.data, self.piece.coded, &mut self.at, prediction, |k, value| {
+            block.values[k & 63] = value;
+            block.mask |= 1 << (k & 63);
+        })?;
+        block.mask &= !1;
+        self.at.within(&self.piece.ends).then_some(block)
+    }
+
+    /// Moves over blocks of these components.
+    pub(super) fn skip(&mut self, components: impl Iterator<Item = u8>) -> Option<()> {
+        skip(&self.data, self.piece.coded, &mut self.at, &mut self.predictions, components)?;
+        self.at.within(&self.piece.ends).then_some(())
     }
 
     /// Returns `None` if the piece does not end here.
     pub(super) fn finish(&self) -> Option<()> {
-        (self.at == self.end).then_some(())
+        (self.at == self.piece.ends).then_some(())
     }
-}
-
-/// Returns the last bytes of the data from a place on, and zeros after them.
-#[cold]
-fn ahead<'a>(data: &[u8], at: usize, last: &'a mut Option<Box<[u8; 2 * AHEAD]>>) -> Option<&'a [u8; AHEAD]> {
-    let start = data.len().saturating_sub(AHEAD);
-    let last = last.get_or_insert_with(|| {
-        let mut last = Box::new([0; 2 * AHEAD]);
-        last[..data.len() - start].copy_from_slice(&data[start..]);
-        last
-    });
-    last.get(at - start..)?.first_chunk()
 }

@@ -1,8 +1,8 @@
 //! Packed JPEGs: another form of the same JPEG, whose coefficients are read ten times as fast
 //! (docs/format.md, "Packed JPEGs"). It does not read files.
 //!
-//! `block` packs a block of coefficients, and unpacks it; `x86` unpacks it by special instructions, for the
-//! blocks that `cursor` reaches. `window` reads the MCUs of a rectangle. `super::restore` makes the coded data of the JPEG from them.
+//! `block` makes and reads the streams of a piece, a few MCUs of a row, where `cursor` has a place; `x86` reads
+//! them by special instructions. `window` reads the MCUs of a rectangle. `super::restore` makes the coded data of the JPEG from them.
 
 mod block;
 mod cursor;
@@ -12,6 +12,7 @@ mod x86;
 
 pub(super) use window::PackedWindow;
 
+use self::block::Streams;
 use self::cursor::Cursor;
 use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};
@@ -86,13 +87,14 @@ pub(super) fn pack(headers: &[u8], ones: bool, blocks: &[ZigzagBlock], out: &mut
     let ends = out.len();
     out.resize(ends + 4 * pieces as usize, 0);
     let start = out.len();
-    let mut piece = 0;
+    let (mut piece, mut streams) = (0, Streams::default());
     for row in blocks.chunks(columns as usize * of_mcu.len()) {
         for blocks in row.chunks(interval as usize * of_mcu.len()) {
             let mut predictions = [0; 4];
             for (block, component) in blocks.iter().zip(of_mcu.iter().cycle()) {
-                block::pack(block, &mut predictions[usize::from(component & 3)], out)?;
+                streams.push(block, &mut predictions[usize::from(component & 3)])?;
             }
+            streams.write(out)?;
             let end = u32::try_from(out.len() - start).ok()?;
             out[ends + 4 * piece..][..4].copy_from_slice(&end.to_le_bytes());
             piece += 1;
@@ -151,19 +153,10 @@ impl<'a> Packed<'a> {
         out.try_reserve_exact(count).ok()?;
         for row in 0..rows {
             for piece in 0..columns.div_ceil(self.interval) {
-                let mut cursor = Cursor::new(self, row, piece)?;
-                for _ in 0..self.interval.min(columns - piece * self.interval) {
-                    for component in &of_mcu {
-                        let mut block = ZigzagBlock::default();
-                        cursor.next(*component, |bytes, prediction| {
-                            block::unpack(bytes, prediction, |k, value| {
-                                block.values[k & 63] = value;
-                                block.mask |= 1 << (k & 63);
-                            })
-                        })?;
-                        block.mask &= !1;
-                        out.push(block);
-                    }
+                let mcus = self.interval.min(columns - piece * self.interval) as usize;
+                let mut cursor = Cursor::new(self, row, piece, mcus * of_mcu.len())?;
+                for component in of_mcu.iter().cycle().take(mcus * of_mcu.len()) {
+                    out.push(cursor.zigzag(*component)?);
                 }
                 cursor.finish()?;
             }

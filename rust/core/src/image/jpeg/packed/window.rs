@@ -1,45 +1,17 @@
 //! `PackedWindow`: the MCUs of a rectangle of a packed JPEG, row by row.
 
-use super::cursor::Cursor;
-use super::{MOST_BLOCKS, Packed, components, mcus};
+use std::ops::Range;
+
+use super::block::AT_ONCE;
+use super::cursor::{Cursor, Way};
+use super::{Packed, components, mcus};
 use crate::image::jpeg::entropy::Mcus;
-use crate::image::jpeg::zigzag::NATURAL;
-
-/// How blocks are unpacked on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    #[cfg(target_arch = "x86_64")]
-    Vbmi2,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Portable,
-}
-
-impl Way {
-    fn all() -> impl Iterator<Item = Self> {
-        #[cfg(target_arch = "x86_64")]
-        let special = {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("popcnt")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2");
-            let vbmi2 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vbmi")
-                && is_x86_feature_detected!("avx512vbmi2");
-            [(avx2 && vbmi2).then_some(Self::Vbmi2), avx2.then_some(Self::Avx2)].into_iter().flatten()
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let special = std::iter::empty();
-        special.chain([Self::Portable])
-    }
-}
 
 /// Unpacks the MCUs of a rectangle.
 pub(in crate::image::jpeg) struct PackedWindow<'a> {
     packed: Packed<'a>,
-    components: [u8; MOST_BLOCKS],
+    /// The component of each block that is read at once.
+    components: [u8; AT_ONCE],
     count: usize,
     columns: u32,
     area: Mcus,
@@ -48,6 +20,9 @@ pub(in crate::image::jpeg) struct PackedWindow<'a> {
     row: u32,
     column: u32,
     cursor: Option<Cursor<'a>>,
+    /// Blocks of the next MCUs, and which of them are left.
+    ready: Box<[[i16; 64]; AT_ONCE]>,
+    left: Range<usize>,
 }
 
 impl<'a> PackedWindow<'a> {
@@ -56,59 +31,63 @@ impl<'a> PackedWindow<'a> {
         Self::by(Way::all().next()?, packed, area)
     }
 
+    #[cfg(test)]
+    pub(in crate::image::jpeg) fn nth(n: usize, packed: Packed<'a>, area: Mcus) -> Option<Self> {
+        Self::by(Way::all().nth(n)?, packed, area)
+    }
+
     fn by(way: Way, packed: Packed<'a>, area: Mcus) -> Option<Self> {
         let of_mcu = components(&packed.info)?;
         let (columns, rows) = mcus(&packed.info);
         if area.x + area.columns > columns || area.y + area.rows > rows {
             return None;
         }
-        let mut components = [0; MOST_BLOCKS];
-        components[..of_mcu.len()].copy_from_slice(&of_mcu);
+        let mut components = [0; AT_ONCE];
+        components.iter_mut().zip(of_mcu.iter().cycle()).for_each(|(component, of_mcu)| *component = *of_mcu);
         let (count, row, column) = (of_mcu.len(), area.y, area.x);
-        Some(Self { packed, components, count, columns, area, way, row, column, cursor: None })
+        Some(Self { packed, components, count, columns, area, way, row, column, cursor: None, ready: Box::new([[0; 64]; AT_ONCE]), left: 0..0 })
     }
 
     /// Unpacks the next MCU, in natural order. Returns `None` if the packed bytes make no sense, or after
     /// the last one.
     pub(in crate::image::jpeg) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
-        let Self { area, .. } = *self;
-        if self.column == area.x + area.columns {
-            (self.row, self.column, self.cursor) = (self.row + 1, area.x, None);
+        if self.left.is_empty() {
+            self.left = 0..self.unpack()?;
         }
-        if self.row == area.y + area.rows {
+        let from = self.left.start;
+        self.left.start += self.count;
+        blocks.get_mut(..self.count)?.copy_from_slice(self.ready.get(from..self.left.start)?);
+        Some(())
+    }
+
+    /// Unpacks some MCUs of a piece. Returns the number of their blocks.
+    fn unpack(&mut self) -> Option<usize> {
+        let Mcus { x, y, columns, rows } = self.area;
+        if self.column == x + columns {
+            (self.row, self.column, self.cursor) = (self.row + 1, x, None);
+        }
+        if self.row == y + rows {
             return None;
         }
         let interval = self.packed.interval;
-        let components = &self.components[..self.count];
         let within = self.column % interval;
+        let end = (self.column - within + interval).min(self.columns);
         if within == 0 || self.cursor.is_none() {
-            let mut cursor = Cursor::new(&self.packed, self.row, self.column / interval)?;
-            cursor.skip(within, components)?;
+            let blocks = (end - (self.column - within)) as usize * self.count;
+            let mut cursor = Cursor::new(&self.packed, self.row, self.column / interval, blocks)?;
+            let of_mcu = self.components.iter().copied().take(self.count).cycle();
+            cursor.skip(of_mcu.take(within as usize * self.count))?;
             self.cursor = Some(cursor);
         }
+        let mcus = (end.min(x + columns) - self.column).min((AT_ONCE / self.count) as u32);
+        let count = mcus as usize * self.count;
         let cursor = self.cursor.as_mut()?;
-        match self.way {
-            // SAFETY: only the instructions make the functions unsafe, and the processor supports them.
-            #[cfg(target_arch = "x86_64")]
-            #[allow(unsafe_code)]
-            Way::Vbmi2 => unsafe { super::x86::mcu_vbmi2(cursor, components, blocks) }?,
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            #[allow(unsafe_code)]
-            Way::Avx2 => unsafe { super::x86::mcu_avx2(cursor, components, blocks) }?,
-            Way::Portable => {
-                for (component, block) in components.iter().zip(blocks) {
-                    *block = [0; 64];
-                    cursor.next(*component, |bytes, prediction| {
-                        super::block::unpack(bytes, prediction, |k, value| {
-                            block[usize::from(NATURAL[k & 63])] = value;
-                        })
-                    })?;
-                }
-            }
+        cursor.next(self.way, &self.components, self.ready.get_mut(..count)?)?;
+        self.column += mcus;
+        if self.column == end {
+            cursor.finish()?;
         }
-        self.column += 1;
-        if self.column % interval == 0 || self.column == self.columns { cursor.finish() } else { Some(()) }
+        Some(count)
     }
 }
 
@@ -116,7 +95,7 @@ impl<'a> PackedWindow<'a> {
 mod tests {
     use super::*;
     use crate::image::jpeg::packed::pack;
-    use crate::image::jpeg::zigzag::ZigzagBlock;
+    use crate::image::jpeg::zigzag::{NATURAL, ZigzagBlock};
     use proptest::prelude::*;
 
     /// Returns the headers of a JPEG of that many components, the first of which has these factors.

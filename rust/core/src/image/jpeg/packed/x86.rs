@@ -7,128 +7,185 @@
 
 use std::arch::x86_64::*;
 
-use super::block::{AHEAD, BYTE, CODED, NIBBLE, Parts, WIDE, WIDE_BYTE, low, word_at};
-use super::cursor::Cursor;
+use super::block::{AHEAD, AT_ONCE, BYTE, CODED, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low};
 use crate::image::jpeg::zigzag::{NATURAL, ZIGZAG};
 
-/// Unpacks the blocks of an MCU, whose components are given, to natural order.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub(super) fn mcu_vbmi2(cursor: &mut Cursor<'_>, components: &[u8], blocks: &mut [[i16; 64]]) -> Option<()> {
-    for (component, block) in components.iter().zip(blocks) {
-        cursor.next(*component, |bytes, prediction| unpack_vbmi2(bytes, prediction, block))?;
+/// Data of which all places are at least [`AHEAD`] bytes before the end. In [`AT_ONCE`] blocks, none moves
+/// further than `AHEAD - 128`.
+struct Data<'a>(&'a [u8]);
+
+impl<'a> Data<'a> {
+    #[inline]
+    fn new(data: &'a [u8], coded: usize, at: &Places) -> Option<Self> {
+        let bits = at.code.max(at.nibble).max(at.value + coded) / 8;
+        let last = at.head.max(at.first).max(at.mask).max(at.byte).max(at.wide).max(bits);
+        (last + AHEAD <= data.len()).then_some(Self(data))
     }
-    Some(())
-}
 
-/// As [`mcu_vbmi2`], without AVX-512.
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-pub(super) fn mcu_avx2(cursor: &mut Cursor<'_>, components: &[u8], blocks: &mut [[i16; 64]]) -> Option<()> {
-    for (component, block) in components.iter().zip(blocks) {
-        cursor.next(*component, |bytes, prediction| unpack_avx2(bytes, prediction, block))?;
+    /// # Safety
+    /// `at` is a place of the next `AT_ONCE` blocks.
+    #[inline]
+    unsafe fn read<T: Copy>(&self, at: usize) -> T {
+        debug_assert!(at + size_of::<T>() <= self.0.len(), "{at} in {} bytes", self.0.len());
+        // SAFETY: the data reach further than that. `T` is a number or a vector: any bytes will do.
+        unsafe { self.0.as_ptr().add(at).cast::<T>().read_unaligned() }
     }
-    Some(())
-}
 
-/// Loads 64 bytes from a place within a block.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn load(bytes: &[u8; AHEAD], at: usize) -> __m512i {
-    let part: &[u8; 64] = bytes[at..at + 64].first_chunk().unwrap_or(&[0; 64]);
-    // SAFETY: the reference is to 64 bytes.
-    unsafe { _mm512_loadu_si512(part.as_ptr().cast()) }
-}
+    /// Returns the 64 bits that begin at a bit.
+    ///
+    /// # Safety
+    /// As `read`.
+    #[inline]
+    unsafe fn word(&self, bit: usize) -> u64 {
+        // SAFETY: the caller's.
+        let (low, high): (u64, u64) = unsafe { (self.read(bit / 8), self.read(bit / 8 + 8)) };
+        low >> (bit % 8) | (high << 1) << (63 - bit % 8)
+    }
 
-/// As `block::unpack`, to natural order.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-fn unpack_vbmi2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -> Option<usize> {
-    let parts = Parts::read(bytes)?;
-    *prediction = (i32::from(*prediction) + parts.difference) as i16;
-    let (count, coded) = (parts.mask.count_ones(), parts.coded.count_ones());
-    let one = _mm512_set1_epi8(1);
-    let (code_bits, nibble_bits) = (2 * count, 2 * count + 2 * coded);
-    // Eight codes of two bits from a word of 64 bits in each lane.
-    let (first, second) = (word_at(bytes, parts.bits, code_bits), word_at(bytes, parts.bits, code_bits + 64));
-    let words = _mm512_set_epi64(
-        second.cast_signed(),
-        second.cast_signed(),
-        second.cast_signed(),
-        second.cast_signed(),
-        first.cast_signed(),
-        first.cast_signed(),
-        first.cast_signed(),
-        first.cast_signed(),
-    );
-    let steps = _mm512_set_epi64(
-        STEPS_2 + 0x30 * EACH,
-        STEPS_2 + 0x20 * EACH,
-        STEPS_2 + 0x10 * EACH,
-        STEPS_2,
-        STEPS_2 + 0x30 * EACH,
-        STEPS_2 + 0x20 * EACH,
-        STEPS_2 + 0x10 * EACH,
-        STEPS_2,
-    );
-    let codes = _mm512_and_si512(_mm512_multishift_epi64_epi8(steps, words), _mm512_set1_epi8(3));
-    let with_nibble = _mm512_cmpeq_epi8_mask(codes, _mm512_set1_epi8(3)) & low(coded);
-    let nibbles = with_nibble.count_ones();
-    let mut values = _mm512_add_epi8(codes, _mm512_set1_epi8(CODED as i8));
-    let mut length = parts.bits + (nibble_bits + 4 * nibbles).div_ceil(8) as usize;
-    let mut wide = None;
-    if nibbles > 0 {
-        let at = parts.bits + nibble_bits as usize / 8;
-        let shift = i64::from(nibble_bits % 8);
-        let (lower, upper) = (load(bytes, at), load(bytes, at + 8));
-        let words = _mm512_or_si512(
-            _mm512_srl_epi64(lower, _mm_cvtsi64_si128(shift)),
-            _mm512_sll_epi64(upper, _mm_cvtsi64_si128(64 - shift)),
-        );
-        let words = _mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0), words);
-        let steps = _mm512_set_epi64(
-            STEPS_4 + 0x20 * EACH,
-            STEPS_4,
-            STEPS_4 + 0x20 * EACH,
-            STEPS_4,
-            STEPS_4 + 0x20 * EACH,
-            STEPS_4,
-            STEPS_4 + 0x20 * EACH,
-            STEPS_4,
-        );
-        let nibble = _mm512_and_si512(_mm512_multishift_epi64_epi8(steps, words), _mm512_set1_epi8(15));
-        let with_byte = _mm512_cmpeq_epi8_mask(nibble, _mm512_set1_epi8(15)) & low(nibbles);
-        let mut large = _mm512_add_epi8(nibble, _mm512_set1_epi8(NIBBLE as i8));
-        if with_byte != 0 {
-            let more = load(bytes, length);
-            let count = with_byte.count_ones();
-            large = _mm512_add_epi8(large, _mm512_maskz_expand_epi8(with_byte, more));
-            let wider = _mm512_cmpge_epu8_mask(more, _mm512_set1_epi8(WIDE_BYTE.cast_signed())) & low(count);
-            if wider != 0 {
-                wide = Some(Wide { with_nibble, with_byte, wider, bytes: length, more: length + count as usize });
-            }
-            length += (count + wider.count_ones()) as usize;
+    /// Reads the next block's first coefficient and masks, as [`Values::read`].
+    ///
+    /// # Safety
+    /// As `read`.
+    #[inline]
+    #[target_feature(enable = "bmi1,bmi2,popcnt")]
+    unsafe fn values(&self, coded: usize, at: &mut Places, prediction: &mut i16) -> Option<Values> {
+        // SAFETY: the caller's.
+        let (head, first): (u8, i8) = unsafe { (self.read(at.head), self.read(at.first)) };
+        let (small, masks) = (head >> 4, usize::from(head & 15));
+        at.head += 1;
+        let is_large = small == LARGE;
+        let mut difference = if is_large { i32::from(first) } else { i32::from(small) - SMALL };
+        at.first += usize::from(is_large);
+        if difference == i32::from(LARGER) {
+            // SAFETY: the caller's.
+            difference = unsafe { self.read::<i16>(at.first) }.into();
+            at.first += 2;
         }
-        values = _mm512_mask_expand_epi8(values, with_nibble, large);
+        *prediction = (i32::from(*prediction) + difference) as i16;
+        // SAFETY: the caller's.
+        let mask = _bzhi_u64(unsafe { self.read(at.mask) }, 8 * masks as u32);
+        at.mask += masks;
+        if masks > 8 || mask >> 63 != 0 {
+            return None;
+        }
+        let count = mask.count_ones();
+        // SAFETY: the caller's.
+        let (signs, with_code) = unsafe { (self.word(at.value), self.word(at.value + coded)) };
+        at.value += count as usize;
+        Some(Values { mask: mask << 1, signs: _bzhi_u64(signs, count), coded: _bzhi_u64(with_code, count) })
     }
-    let values = _mm512_mask_expand_epi8(one, parts.coded, values);
-    let values = _mm512_mask_sub_epi8(values, parts.signs, _mm512_setzero_si512(), values);
-    let values = _mm512_maskz_expand_epi8(parts.mask, values);
+}
+
+/// As `block::mcus`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+pub(super) fn mcus_vbmi2(
+    data: &[u8],
+    coded: usize,
+    places: &mut Places,
+    predictions: &mut [i16; 4],
+    components: &[u8; AT_ONCE],
+    blocks: &mut [[i16; 64]],
+) -> Option<()> {
+    let data = Data::new(data, coded, places)?;
+    let (mut at, mut last) = (*places, *predictions);
+    for (block, component) in blocks.iter_mut().zip(components) {
+        // SAFETY: these are not too many blocks.
+        unsafe { unpack_vbmi2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+    }
+    (*places, *predictions) = (at, last);
+    Some(())
+}
+
+/// As [`mcus_vbmi2`], without AVX-512.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) fn mcus_avx2(
+    data: &[u8],
+    coded: usize,
+    places: &mut Places,
+    predictions: &mut [i16; 4],
+    components: &[u8; AT_ONCE],
+    blocks: &mut [[i16; 64]],
+) -> Option<()> {
+    let data = Data::new(data, coded, places)?;
+    let (mut at, mut last) = (*places, *predictions);
+    for (block, component) in blocks.iter_mut().zip(components) {
+        // SAFETY: these are not too many blocks.
+        unsafe { unpack_avx2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+    }
+    (*places, *predictions) = (at, last);
+    Some(())
+}
+
+/// Reads a block, to natural order.
+///
+/// # Safety
+/// It is one of the blocks that `Data::new` has made sure of.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
+unsafe fn unpack_vbmi2(
+    data: &Data<'_>,
+    coded: usize,
+    at: &mut Places,
+    prediction: &mut i16,
+    out: &mut [i16; 64],
+) -> Option<()> {
+    // SAFETY: the caller's, here and below.
+    let of_block = unsafe { data.values(coded, at, prediction) }?;
+    let codes = of_block.coded.count_ones();
+    // Each lane of 64 bits gets the bytes that hold its eight codes, and takes them apart.
+    let (code, nibble, byte): (__m512i, __m512i, __m512i) =
+        unsafe { (data.read(at.code / 8), data.read(at.nibble / 8), data.read(at.byte)) };
+    let code = _mm512_permutexvar_epi8(by_lane(2), code);
+    let code = _mm512_multishift_epi64_epi8(bits(STEPS_2, at.code), code);
+    let code = _mm512_and_si512(code, _mm512_set1_epi8(3));
+    let with_nibble = _bzhi_u64(_mm512_cmpeq_epi8_mask(code, _mm512_set1_epi8(3)), codes);
+    let nibble = _mm512_permutexvar_epi8(by_lane(4), nibble);
+    let nibble = _mm512_multishift_epi64_epi8(bits(STEPS_4, at.nibble), nibble);
+    let nibble = _mm512_and_si512(nibble, _mm512_set1_epi8(15));
+    let nibbles = with_nibble.count_ones();
+    let with_byte = _bzhi_u64(_mm512_cmpeq_epi8_mask(nibble, _mm512_set1_epi8(15)), nibbles);
+    let bytes = with_byte.count_ones();
+    let wider = _bzhi_u64(_mm512_cmpge_epu8_mask(byte, _mm512_set1_epi8(WIDE_BYTE.cast_signed())), bytes);
+
+    let large = _mm512_add_epi8(nibble, _mm512_set1_epi8(NIBBLE as i8));
+    let large = _mm512_add_epi8(large, _mm512_maskz_expand_epi8(with_byte, byte));
+    let values = _mm512_add_epi8(code, _mm512_set1_epi8(CODED as i8));
+    let values = _mm512_mask_expand_epi8(values, with_nibble, large);
+    let values = _mm512_mask_expand_epi8(_mm512_set1_epi8(1), of_block.coded, values);
+    let values = _mm512_mask_sub_epi8(values, of_block.signs, _mm512_setzero_si512(), values);
+    let values = _mm512_maskz_expand_epi8(of_block.mask, values);
     // SAFETY: the table has 64 bytes.
-    let places = unsafe { _mm512_loadu_si512(ZIGZAG.as_ptr().cast()) };
-    let values = _mm512_permutexvar_epi8(places, values);
-    let halves = [
-        _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values)),
-        _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(values)),
-    ];
+    let values = _mm512_permutexvar_epi8(unsafe { _mm512_loadu_si512(ZIGZAG.as_ptr().cast()) }, values);
+    let lower = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values));
+    let upper = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(values));
     // SAFETY: the block has 128 bytes.
     unsafe {
-        _mm512_storeu_si512(out.as_mut_ptr().cast(), halves[0]);
-        _mm512_storeu_si512(out.as_mut_ptr().add(32).cast(), halves[1]);
+        _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_mask_set1_epi16(lower, 1, *prediction));
+        _mm512_storeu_si512(out.as_mut_ptr().add(32).cast(), upper);
     }
-    out[0] = *prediction;
-    if let Some(wide) = wide {
-        wide.set(bytes, &parts, out)?;
+    if wider != 0 {
+        Wide { with_nibble, with_byte, wider }.set(data.0, at, &of_block, out)?;
     }
-    Some(length)
+    at.code += 2 * codes as usize;
+    at.nibble += 4 * nibbles as usize;
+    at.byte += bytes as usize;
+    at.wide += wider.count_ones() as usize;
+    Some(())
+}
+
+/// Returns the bytes for each lane of 64 bits: the eight from `step` times its number on.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn by_lane(step: i64) -> __m512i {
+    let first = |lane: i64| 0x0706_0504_0302_0100 + lane * step * EACH;
+    _mm512_set_epi64(first(7), first(6), first(5), first(4), first(3), first(2), first(1), first(0))
+}
+
+/// Returns the bits at which the values of a lane begin, if the first one begins at a bit of its byte.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn bits(steps: i64, first: usize) -> __m512i {
+    _mm512_add_epi8(_mm512_set1_epi64(steps), _mm512_set1_epi8((first % 8) as i8))
 }
 
 /// One in each byte, and the first bits of eight codes of two and of four bits.
@@ -142,37 +199,32 @@ struct Wide {
     with_byte: u64,
     /// Of those with a byte, the ones with a further one.
     wider: u64,
-    /// Where the bytes begin, and the further ones.
-    bytes: usize,
-    more: usize,
 }
 
 impl Wide {
     #[cold]
     #[target_feature(enable = "bmi1,bmi2,popcnt")]
-    fn set(self, bytes: &[u8; AHEAD], parts: &Parts, out: &mut [i16; 64]) -> Option<()> {
+    fn set(self, data: &[u8], places: &Places, of_block: &Values, out: &mut [i16; 64]) -> Option<()> {
         /// Returns the mask's bit that has `count` set bits before it.
         #[target_feature(enable = "bmi1,bmi2")]
         fn select(mask: u64, count: u32) -> u32 {
             _pdep_u64(1 << count, mask).trailing_zeros() & 63
         }
-        let (mut left, mut more) = (self.wider, self.more);
+        let (mut left, mut more) = (self.wider, places.wide);
         while left != 0 {
             let at = left.trailing_zeros();
             left &= left - 1;
-            let byte = bytes[self.bytes + at as usize];
-            let magnitude = WIDE + u32::from(byte - WIDE_BYTE) * 256 + u32::from(bytes[more]);
+            let byte = data.get(places.byte + at as usize)?;
+            let magnitude = WIDE + u32::from(byte - WIDE_BYTE) * 256 + u32::from(*data.get(more)?);
             more += 1;
             let value = i16::try_from(magnitude).ok()?;
-            let number = select(parts.coded, select(self.with_nibble, select(self.with_byte, at)));
-            let negative = parts.signs >> number & 1 != 0;
-            out[usize::from(NATURAL[select(parts.mask, number) as usize])] = if negative { -value } else { value };
+            let number = select(of_block.coded, select(self.with_nibble, select(self.with_byte, at)));
+            let negative = of_block.signs >> number & 1 != 0;
+            out[usize::from(NATURAL[select(of_block.mask, number) as usize])] = if negative { -value } else { value };
         }
         Some(())
     }
 }
-
-const _: () = assert!(BYTE == NIBBLE + 15 && NIBBLE == CODED + 3);
 
 /// For each mask of eight bits, which of up to eight bytes goes to each place; 0x80 where none does.
 static SPREAD: [[u8; 8]; 256] = {
@@ -235,14 +287,22 @@ fn codes_of(word: u64) -> __m256i {
     _mm256_shuffle_epi8(values, nibbles)
 }
 
-/// As `block::unpack`, to natural order.
+/// As [`unpack_vbmi2`].
+///
+/// # Safety
+/// It is one of the blocks that `Data::new` has made sure of.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn unpack_avx2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -> Option<usize> {
-    let parts = Parts::read(bytes)?;
-    *prediction = (i32::from(*prediction) + parts.difference) as i16;
-    let (count, coded) = (parts.mask.count_ones(), parts.coded.count_ones());
-    let (code_bits, nibble_bits) = (2 * count, 2 * count + 2 * coded);
+unsafe fn unpack_avx2(
+    data: &Data<'_>,
+    coded: usize,
+    at: &mut Places,
+    prediction: &mut i16,
+    out: &mut [i16; 64],
+) -> Option<()> {
+    // SAFETY: the caller's, here and below.
+    let of_block = unsafe { data.values(coded, at, prediction) }?;
+    let coded = of_block.coded.count_ones();
     let mut values = [0_u8; 72];
     let three = _mm256_set1_epi8(3);
     let mut with_nibble = 0_u64;
@@ -253,19 +313,19 @@ fn unpack_avx2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -
         }
     };
     for part in 0..coded.div_ceil(32) {
-        let codes = codes_of(word_at(bytes, parts.bits, code_bits + 64 * part));
+        let codes = codes_of(unsafe { data.word(at.code + 64 * part as usize) });
         with_nibble |= u64::from(_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, three)).cast_unsigned()) << (32 * part);
         store(&mut values, 32 * part as usize, _mm256_add_epi8(codes, _mm256_set1_epi8(CODED as i8)));
     }
     with_nibble &= low(coded);
     let nibbles = with_nibble.count_ones();
-    let mut length = parts.bits + (nibble_bits + 4 * nibbles).div_ceil(8) as usize;
     let mut wide = None;
+    let mut moved = Places { code: at.code + 2 * coded as usize, ..*at };
     if nibbles > 0 {
         let mut large = [0_u8; 72];
         let mut with_byte = 0_u64;
         for part in 0..nibbles.div_ceil(16) {
-            let word = word_at(bytes, parts.bits, nibble_bits + 64 * part);
+            let word = unsafe { data.word(at.nibble + 64 * part as usize) };
             let pairs = _mm_cvtsi64_si128(word.cast_signed());
             let fifteen = _mm_set1_epi8(15);
             let nibble = _mm_unpacklo_epi8(_mm_and_si128(pairs, fifteen), _mm_and_si128(_mm_srli_epi16::<4>(pairs), fifteen));
@@ -275,29 +335,31 @@ fn unpack_avx2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -
                 unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_add_epi8(nibble, _mm_set1_epi8(NIBBLE as i8))) }
             }
         }
+        moved.nibble += 4 * nibbles as usize;
         with_byte &= low(nibbles);
         if with_byte != 0 {
             let count = with_byte.count_ones();
             let (mut more, mut wider) = ([0_u8; 72], 0_u64);
-            more[..64].copy_from_slice(&bytes[length..length + 64]);
+            more[..64].copy_from_slice(&unsafe { data.read::<[u8; 64]>(at.byte) });
             for (at, byte) in more[..(count & 63) as usize].iter_mut().enumerate() {
                 wider |= u64::from(*byte >= WIDE_BYTE) << at;
                 *byte = byte.wrapping_add(BYTE as u8);
             }
             spread(&more, with_byte, &mut large);
             if wider != 0 {
-                wide = Some(Wide { with_nibble, with_byte, wider, bytes: length, more: length + count as usize });
+                wide = Some(Wide { with_nibble, with_byte, wider });
             }
-            length += (count + wider.count_ones()) as usize;
+            moved.byte += count as usize;
+            moved.wide += wider.count_ones() as usize;
         }
         spread(&large, with_nibble, &mut values);
     }
     let mut all = [1_u8; 72];
-    spread(&values, parts.coded, &mut all);
+    spread(&values, of_block.coded, &mut all);
     // Signs: a byte of eight bits is spread over eight bytes, each of which keeps its bit.
     let mut signed = [0_u8; 72];
-    for part in 0..count.div_ceil(32) {
-        let bits = _mm256_set1_epi32((parts.signs >> (32 * part)) as i32);
+    for part in 0..of_block.mask.count_ones().div_ceil(32) {
+        let bits = _mm256_set1_epi32((of_block.signs >> (32 * part)) as i32);
         #[rustfmt::skip]
         let order = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
         let single = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
@@ -307,7 +369,7 @@ fn unpack_avx2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -
         store(&mut signed, 32 * part as usize, _mm256_sub_epi8(_mm256_xor_si256(value, negative), negative));
     }
     let mut zigzag = [0_u8; 72];
-    spread(&signed, parts.mask, &mut zigzag);
+    spread(&signed, of_block.mask, &mut zigzag);
     // SAFETY: the parts of 16 bytes lie within the first 64 of `zigzag`, and the table has four rows of 64.
     // The block has 128 bytes.
     unsafe {
@@ -325,9 +387,10 @@ fn unpack_avx2(bytes: &[u8; AHEAD], prediction: &mut i16, out: &mut [i16; 64]) -
     }
     out[0] = *prediction;
     if let Some(wide) = wide {
-        wide.set(bytes, &parts, out)?;
+        wide.set(data.0, at, &of_block, out)?;
     }
-    Some(length)
+    *at = moved;
+    Some(())
 }
 
 /// For each sixteen coefficients in zigzag order, which of them goes to each place in natural order.
