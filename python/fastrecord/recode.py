@@ -27,6 +27,9 @@ class Recode:
         crop_index: Store a crop index after each JPEG, so that a crop is decoded without most of its
             image. The bytes of the JPEG do not change. JPEGs that gain nothing get none. Not with
             `raw`.
+        packed: Store JPEGs as packed coefficients, which decode several times as fast and take about a
+            fifth more bytes. Readers give the JPEG back, byte for byte. JPEGs that would not come back
+            the same stay as they are. Not with `raw` or `crop_index`.
         sixteen_bit: How 16-bit grey images are converted if they are decoded: "scale" divides by
             257 and rounds, "clip" turns all values above 255 white, as Pillow does. By default
             such an image is a bad one.
@@ -40,6 +43,7 @@ class Recode:
     quality: int | None = None
     raw: bool = False
     crop_index: bool = False
+    packed: bool = False
     sixteen_bit: Literal["scale", "clip"] | None = None
 
     def __post_init__(self) -> None:
@@ -49,11 +53,14 @@ class Recode:
                 object.__setattr__(self, name, integer(name, value, 1, high + 1))
         flag("raw", self.raw)
         flag("crop_index", self.crop_index)
+        flag("packed", self.packed)
         shrinks = self.short_side is not None or self.max_side is not None
         if self.short_side is not None and self.max_side is not None:
             raise ValueError("give short_side or max_side, not both")
         if self.crop_index and self.raw:
             raise ValueError("pixels need no crop index: leave out crop_index")
+        if self.packed and (self.raw or self.crop_index):
+            raise ValueError("packed images are neither pixels nor need a crop index: leave out raw and crop_index")
         if shrinks and not self.raw:
             object.__setattr__(self, "quality", DEFAULT_QUALITY if self.quality is None else self.quality)
         elif self.quality is not None:

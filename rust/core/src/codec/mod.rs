@@ -1,5 +1,5 @@
 //! `Codec` and `Encoder`: compression of single values (docs/format.md, section 2). May import
-//! `limits` and `memory`.
+//! `limits`, `memory` and `image`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,6 +22,8 @@ pub enum Codec {
     Lz4 = 1,
     /// One zstd frame, with or without a dictionary.
     Zstd = 2,
+    /// A packed JPEG: another form of the same image, larger and faster to decode.
+    PackedJpeg = 3,
 }
 
 impl Codec {
@@ -30,6 +32,7 @@ impl Codec {
         match byte {
             1 => Some(Self::Lz4),
             2 => Some(Self::Zstd),
+            3 => Some(Self::PackedJpeg),
             _ => None,
         }
     }
@@ -40,6 +43,7 @@ impl Codec {
             Self::None => "none",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
+            Self::PackedJpeg => "packed-jpeg",
         }
     }
 }
@@ -174,6 +178,7 @@ pub(crate) fn decode<'d>(
             });
             made?
         }
+        Codec::PackedJpeg => return crate::image::unpack_jpeg(stored, out),
     };
     if found == out.len() {
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::codec::{Codec, is_bomb};
 use crate::format::layout::{PAGE, put, u16_at, u32_at, u64_at};
-use crate::limits::MAX_SIDE_BYTES;
+use crate::limits::{MAX_IMAGE_BYTES, MAX_SIDE_BYTES};
 
 pub(crate) const EXTENT_LEN: usize = 32;
 
@@ -48,7 +48,12 @@ impl Extent {
         Err(format!("{} bytes, {} raw, with the codec {}, for side bytes", self.stored, self.raw, self.codec as u8))
     }
 
-    /// Whether the value is stored uncompressed.
+    /// Whether the value is compressed by a codec for any bytes.
+    pub(crate) fn is_compressed(&self) -> bool {
+        matches!(self.codec, Codec::Lz4 | Codec::Zstd)
+    }
+
+    /// Whether the value is stored as it is.
     pub(crate) fn is_plain(&self) -> bool {
         self.codec == Codec::None
     }
@@ -88,7 +93,7 @@ impl Extent {
             WITH_SIDE => raw < stored && u32::try_from(stored - raw).is_ok(),
             compressed => {
                 codec = Codec::from_byte(compressed)?;
-                (1..raw).contains(&stored) && !is_bomb(stored, raw)
+                fits(codec, stored, raw) && !is_bomb(stored, raw)
             }
         };
         let inside = offset.checked_add(stored).is_some_and(|end| end <= limit);
@@ -115,7 +120,7 @@ impl Extent {
         if bytes[28] != 0 && bytes[29] != 0 {
             return Err("a compressed value with side bytes".to_owned());
         }
-        if bytes[28] != 0 && !(1..raw).contains(&stored) {
+        if Codec::from_byte(bytes[28].into()).is_some_and(|codec| !fits(codec, stored, raw)) {
             return Err(format!("{stored} bytes stored, {raw} raw, compressed"));
         }
         if bytes[28] != 0 && is_bomb(stored, raw) {
@@ -128,6 +133,16 @@ impl Extent {
             return Err(format!("{stored} bytes stored, {raw} raw, no codec"));
         }
         Err(format!("{stored} bytes at {offset}, the data end at {limit}"))
+    }
+}
+
+/// Reports whether a codec may store a value in so many bytes: fewer, or for an image about as many.
+fn fits(codec: Codec, stored: u64, raw: u64) -> bool {
+    match codec {
+        Codec::PackedJpeg => {
+            stored > 0 && raw > 0 && stored / 4 <= raw && stored <= MAX_IMAGE_BYTES && raw <= MAX_IMAGE_BYTES
+        }
+        _ => (1..raw).contains(&stored),
     }
 }
 

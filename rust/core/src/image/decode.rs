@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use super::foreign;
-use super::jpeg::{Sequential, Wanted};
+use super::jpeg::{Sequential, Wanted, jpeg_headers};
 use super::probe::{Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
@@ -113,7 +113,7 @@ impl Decoder {
     pub fn size(&self, data: &[u8]) -> Result<(u32, u32), DecodeError> {
         let (width, height, orientation) = match foreign::sniff(data)? {
             Format::Jpeg => {
-                let info = jpeg_info(data)?;
+                let info = jpeg_info(jpeg_headers(data))?;
                 self.options.check_size(info.width, info.height)?;
                 (info.width, info.height, self.orientation(&info))
             }
@@ -128,7 +128,7 @@ impl Decoder {
     /// As [`Decoder::size`].
     pub fn orientation_of(data: &[u8]) -> Result<Orientation, DecodeError> {
         match foreign::sniff(data)? {
-            Format::Jpeg => jpeg_info(data).map(|info| info.orientation),
+            Format::Jpeg => jpeg_info(jpeg_headers(data)).map(|info| info.orientation),
             other => {
                 let options = DecodeOptions { orientation: true, ..DecodeOptions::default() };
                 formats::size(other, data, &options).map(|(_, _, orientation)| orientation)

@@ -5,6 +5,7 @@ use std::fmt;
 
 use imagesize::{Compression, ImageType, image_type};
 
+use super::jpeg::{is_packed, jpeg_headers};
 use super::probe::{Format, jpeg_info};
 use super::tiff::entries;
 use super::{DecodeError, formats};
@@ -33,6 +34,9 @@ pub fn foreign_kind(data: &[u8]) -> Option<String> {
 /// Returns the format from the first bytes, or the reason why it is not decoded.
 pub(super) fn sniff(data: &[u8]) -> Result<Format, DecodeError> {
     check_image(data.len() as u64).map_err(|detail| DecodeError::TooLong { detail })?;
+    if is_packed(data) {
+        return Ok(Format::Jpeg);
+    }
     Format::sniff(data).ok_or_else(|| {
         if let Some(kind) = foreign_kind(data) {
             return DecodeError::Unsupported { format: "image", detail: kind };
@@ -94,6 +98,7 @@ pub enum Channels {
 impl Channels {
     /// Reads the headers. The default is several.
     pub fn of(data: &[u8]) -> Self {
+        let data = jpeg_headers(data);
         let palette = |is: bool| if is { Self::Palette } else { Self::Several };
         match Format::sniff(data) {
             Some(Format::Jpeg) if jpeg_info(data).is_ok_and(|info| info.components == 1) => Self::One,

@@ -182,7 +182,7 @@ impl Images {
                     None => Vec::new(),
                 };
                 let decode = |stored: &[u8]| {
-                    let (mut data, mut after) = (stored, &[][..]); // decompressed
+                    let (mut data, mut after) = (stored, &[][..]); // decompressed, or packed
                     if extent.is_plain() {
                         (data, after) = stored.split_at(extent.length() as usize);
                     }
@@ -260,7 +260,8 @@ impl Images {
         work: impl FnOnce(&[u8]) -> T,
     ) -> Result<T> {
         let start = Instant::now();
-        let (reader, length, plain) = (&source.reader, extent.stored as usize, extent.is_plain());
+        // A packed JPEG is decoded as it is.
+        let (reader, length, plain) = (&source.reader, extent.stored as usize, !extent.is_compressed());
         let check = |bytes: &[u8], due: bool| {
             if plain && due {
                 reader.check_crc(field, record, extent, bytes)?;

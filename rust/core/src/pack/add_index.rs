@@ -225,7 +225,8 @@ impl Indexer<'_> {
             return Ok(Made::Kept(entry));
         }
         let extent = reader.extent(field, record)?;
-        if extent.missing {
+        // A packed JPEG needs none.
+        if extent.missing || !extent.is_plain() {
             return Ok(Made::Without);
         }
         if extent.side() > 0 && !self.options.rebuild {

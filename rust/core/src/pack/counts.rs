@@ -16,6 +16,8 @@ pub struct ImageCounts {
     pub smaller: u64,
     /// Images stored with a crop index, including scaled ones.
     pub crop_index: u64,
+    /// JPEGs stored as packed coefficients, including scaled ones.
+    pub packed: u64,
     /// Images stored as pixels, including scaled ones.
     pub raw: u64,
     /// Bytes of the input.
@@ -33,6 +35,7 @@ impl ImageCounts {
         self.kept += other.kept;
         self.smaller += other.smaller;
         self.crop_index += other.crop_index;
+        self.packed += other.packed;
         self.raw += other.raw;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
@@ -48,12 +51,14 @@ impl ImageCounts {
         if let Some(format) = foreign {
             *self.foreign.entry(format).or_default() += 1;
         }
-        let Some(Recoded { bytes, side, smaller, .. }) = recoded else {
+        let Some(Recoded { bytes, side, smaller, packed, .. }) = recoded else {
             self.kept += 1;
             self.bytes_out += bytes_in as u64;
             return;
         };
-        self.bytes_out += (bytes.as_ref().map_or(bytes_in, Vec::len) + side.len()) as u64;
+        let length = packed.as_ref().or(bytes.as_ref()).map_or(bytes_in, Vec::len);
+        self.bytes_out += (length + side.len()) as u64;
+        self.packed += u64::from(packed.is_some());
         self.kept += u64::from(bytes.is_none());
         self.smaller += u64::from(*smaller);
         self.crop_index += u64::from(side.first() == Some(&CROP_INDEX));

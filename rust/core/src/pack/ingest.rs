@@ -118,13 +118,17 @@ impl Loaded<'_> {
             Data::Read(buffer, _) => buffer.len(),
             Data::Given(_) => 0,
         };
-        read + self.recoded.as_ref().map_or(0, |r| r.bytes.as_ref().map_or(0, Vec::len) + r.side.len())
+        read + self.recoded.as_ref().map_or(0, Recoded::held)
     }
 
     /// The value to append.
     fn value(&self) -> Value<'_> {
         let (data, crc) = (self.data.bytes(), self.crc);
         match &self.recoded {
+            Some(Recoded { packed: Some(packed), size, bytes, .. }) => {
+                let length = bytes.as_ref().map_or(data.len(), Vec::len) as u64;
+                Value::PackedJpeg { packed, length, size: *size, crc }
+            }
             Some(recoded) => Value::Image { data: recoded.stored(data), side: &recoded.side, size: recoded.size, crc },
             None => Value::Image { data, side: &[], size: self.size, crc },
         }
@@ -372,6 +376,7 @@ impl<'a> Maker<'a> {
             None => None,
         };
         let crc = match &recoded {
+            Some(Recoded { packed: Some(packed), .. }) => crc32c(packed),
             Some(recoded) => crc32c_append(crc32c(recoded.stored(bytes)), &recoded.side),
             None => crc32c(bytes),
         };

@@ -1,10 +1,10 @@
-//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, or add
-//! the crop index.
+//! `Recode`: optional conversion of images before they are stored: shrink, store raw pixels, pack
+//! the coefficients, or add the crop index.
 
 use crate::error::decode::DecodeError;
 use crate::image::{
     Crop, DecodeOptions, Decoder, Filter, JpegOptions, Orientation, Rect, SixteenBit, Subsampling, crop_index,
-    encode_jpeg, jpeg_info, raw_header, resized,
+    encode_jpeg, jpeg_info, pack_jpeg, raw_header, resized,
 };
 use crate::limits::MAX_JPEG_SIDE;
 
@@ -45,6 +45,8 @@ pub enum Form {
     Encoded,
     /// Their bytes, with a crop index after JPEGs that gain by one.
     CropIndex,
+    /// JPEGs as packed coefficients, if all of their bytes can be restored; otherwise their bytes.
+    Packed,
     /// Pixels, in binary PPM.
     Raw,
 }
@@ -79,9 +81,17 @@ pub struct Recoded {
     pub size: (u32, u32),
     /// Whether it was shrunk.
     pub smaller: bool,
+    /// Its packed form, which is stored instead of the bytes.
+    pub packed: Option<Vec<u8>>,
 }
 
 impl Recoded {
+    /// Returns the bytes of memory that it holds.
+    pub(super) fn held(&self) -> usize {
+        let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+        length(&self.bytes) + length(&self.packed) + self.side.len()
+    }
+
     /// Returns the bytes to store for an image whose file has the bytes `data`.
     pub(super) fn stored<'a>(&'a self, data: &'a [u8]) -> &'a [u8] {
         self.bytes.as_deref().unwrap_or(data)
@@ -131,15 +141,18 @@ impl Recode {
         if self.form == Form::Raw {
             return raw(decoder, data, smaller).map(Some);
         }
-        let mut recoded = Recoded { bytes: None, side: Vec::new(), size, smaller: smaller.is_some() };
+        let mut recoded = Recoded { bytes: None, side: Vec::new(), size, smaller: smaller.is_some(), packed: None };
         if let Some(size) = smaller {
             recoded.bytes = Some(self.encode(decoder, data, size)?);
             recoded.size = size;
         }
-        if self.form == Form::CropIndex {
-            recoded.side = crop_index(recoded.stored(data)).unwrap_or_default();
+        match self.form {
+            Form::CropIndex => recoded.side = crop_index(recoded.stored(data)).unwrap_or_default(),
+            Form::Packed => recoded.packed = pack_jpeg(recoded.stored(data)),
+            Form::Encoded | Form::Raw => {}
         }
-        Ok((recoded.bytes.is_some() || !recoded.side.is_empty()).then_some(recoded))
+        let changed = recoded.bytes.is_some() || !recoded.side.is_empty() || recoded.packed.is_some();
+        Ok(changed.then_some(recoded))
     }
 
     /// Returns the shrunk size of an image to decode. The size in its first header may be wrong or
@@ -186,14 +199,14 @@ fn raw(decoder: &mut Decoder, data: &[u8], smaller: Option<(u32, u32)>) -> Resul
         let image = decoder.decode(data)?;
         let bytes = [raw_header(image.width, image.height).as_bytes(), image.pixels].concat();
         let size = (image.width, image.height);
-        return Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: false });
+        return Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: false, packed: None });
     };
     let header = raw_header(size.0, size.1);
     let mut bytes = vec![0; header.len() + 3 * size.0 as usize * size.1 as usize];
     let (head, pixels) = bytes.split_at_mut(header.len());
     head.copy_from_slice(header.as_bytes());
     shrink(decoder, data, size, pixels)?;
-    Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: true })
+    Ok(Recoded { bytes: Some(bytes), side: Vec::new(), size, smaller: true, packed: None })
 }
 
 /// Builds a JPEG segment of EXIF data that holds only the orientation.
@@ -335,7 +348,8 @@ mod tests {
         let fine = JpegOptions { quality: 98, ..JpegOptions::default() };
         let data = encode_jpeg(&pixels(500, 400, true), 500, 400, &fine).unwrap();
         let index = Recode { form: Form::CropIndex, quality: 98, ..Recode::default() };
-        let expected = Recoded { bytes: None, side: crop_index(&data).unwrap(), size: (500, 400), smaller: false };
+        let expected =
+            Recoded { bytes: None, side: crop_index(&data).unwrap(), size: (500, 400), smaller: false, packed: None };
         assert_eq!(apply(&index, &data), Ok(Some(expected)));
         let smaller = Recode { limit: Some(Limit::ShortSide(200)), ..index };
         let plain = apply(&Recode { form: Form::Encoded, ..smaller }, &data).unwrap().unwrap();

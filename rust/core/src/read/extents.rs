@@ -1,5 +1,6 @@
 //! Extents of payloads and shapes of arrays: `Reader` methods that look them up in the index.
 
+use crate::codec::Codec;
 use crate::error::damage::Damage;
 use crate::error::{Error, Result};
 use crate::format::chunk::Part;
@@ -13,6 +14,11 @@ use crate::read::records::Records;
 
 /// Payloads of arrays and lists begin at multiples of this, in bytes.
 const ARRAY_ALIGN: u64 = 64;
+
+/// Reports whether a value of a type other than image may be stored so.
+fn is_of_any_type(extent: &Extent) -> bool {
+    extent.side() == 0 && extent.codec != Codec::PackedJpeg
+}
 
 impl Reader {
     /// The extent of one record.
@@ -36,10 +42,12 @@ impl Reader {
         self.main_column(field).for_each::<EXTENT_LEN>(self.path(), records, |i, entry| {
             let extent = match entry {
                 Some(bytes) => match Extent::decode(bytes, limit) {
-                    Some(extent) if if image { extent.is_plain() } else { extent.side() == 0 } => extent,
+                    Some(extent) if if image { !extent.is_compressed() } else { is_of_any_type(&extent) } => extent,
                     Some(extent) => {
                         let detail = if image {
                             "it is compressed, which images are not".to_owned()
+                        } else if extent.codec == Codec::PackedJpeg {
+                            "it is a packed JPEG, which only images are".to_owned()
                         } else {
                             format!("{} side bytes, which only images have", extent.side())
                         };

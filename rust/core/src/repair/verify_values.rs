@@ -61,6 +61,10 @@ pub(crate) fn check_value(
     let bytes = if extent.is_plain() {
         reader.check_crc(field, record, extent, &memory.stored)?;
         &memory.stored[..extent.length() as usize]
+    } else if !extent.is_compressed() {
+        // A packed JPEG is decoded as it is.
+        reader.check_crc(field, record, extent, &memory.stored)?;
+        &memory.stored
     } else {
         resized(&mut memory.value, extent.length())?;
         let made = reader.decompress(field, record, extent, &memory.stored, &mut memory.value);
@@ -78,6 +82,9 @@ pub(crate) fn check_value(
     let size = look_into(kind, bytes, &mut found).map_err(|damage| reader.damaged(field, record, damage))?;
     if let Some(size) = size {
         check_image_size(reader, field, record, size)?;
+        if !extent.is_plain() {
+            return Ok(found);
+        }
         let (value, after) = memory.stored.split_at(extent.length() as usize);
         let index = if read_side(reader, field, record, &mut memory.side)? { &memory.side[..] } else { after };
         if index.first() == Some(&CROP_INDEX) {

@@ -71,6 +71,11 @@ impl<'a> Payload<'a> {
         Self { side, ..Self::of(data, Cow::Borrowed(data), Codec::None, crc) }
     }
 
+    /// A packed JPEG of `length` bytes.
+    pub(super) fn packed_jpeg(packed: &'a [u8], length: u64, crc: u32) -> Self {
+        Self { bytes: Cow::Borrowed(packed), side: &[], raw: length, codec: Codec::PackedJpeg, crc }
+    }
+
     /// The bytes that it takes in the file.
     pub(super) fn stored(&self) -> u64 {
         (self.bytes.len() + self.side.len()) as u64
@@ -137,6 +142,8 @@ impl FieldEncoder {
             Codec::None => None,
             Codec::Lz4 => Some(Encoder::Lz4),
             Codec::Zstd => Some(Encoder::zstd(level)),
+            // The schema names no such compression.
+            Codec::PackedJpeg => None,
         };
         Some(match field.choice {
             None => Self::with(State::Chosen(encoder), level, "as the schema says"),

@@ -98,9 +98,15 @@ impl FieldWriter {
                 let extent = self.place.put(output, &Payload::image(data, side, crc))?;
                 self.columns[0].push(&extent.encode());
             }
+            Value::PackedJpeg { packed, length, crc, .. } => {
+                let extent = self.place.put(output, &Payload::packed_jpeg(packed, length, crc))?;
+                self.columns[0].push(&extent.encode());
+            }
         }
         // A field of bytes also takes images, but has no columns for their sizes.
-        if let (Value::Bytes(_) | Value::Image { .. }, [_, width, height, _]) = (value, &mut self.columns[..]) {
+        if let (Value::Bytes(_) | Value::Image { .. } | Value::PackedJpeg { .. }, [_, width, height, _]) =
+            (value, &mut self.columns[..])
+        {
             width.push(&size.0.to_le_bytes());
             height.push(&size.1.to_le_bytes());
         }

@@ -46,6 +46,17 @@ pub enum Value<'a> {
         /// CRC-32C of `data` followed by `side`.
         crc: u32,
     },
+    /// A packed JPEG whose size and CRC-32C are already known.
+    PackedJpeg {
+        /// What [`pack_jpeg`](crate::image::pack_jpeg) has made.
+        packed: &'a [u8],
+        /// The length of the JPEG in bytes.
+        length: u64,
+        /// Width and height in pixels.
+        size: (u32, u32),
+        /// CRC-32C of `packed`.
+        crc: u32,
+    },
 }
 
 /// Checks a value. Returns the size of its image, or zeros if it is not an image.
@@ -63,6 +74,9 @@ pub(super) fn check_value(kind: &FieldType, value: &Value<'_>) -> std::result::R
             Err(format!("{} side bytes", side.len()))
         }
         (FieldType::Image, Value::Image { size, data, .. }) => check_image(data.len() as u64).map(|()| *size),
+        (FieldType::Image, Value::PackedJpeg { size, length, packed, .. }) => {
+            check_image(*length).and_then(|()| check_image(packed.len() as u64)).map(|()| *size)
+        }
         (FieldType::Image, Value::Bytes(data)) => {
             check_image(data.len() as u64).and_then(|()| crate::image::size::image_size(data))
         }

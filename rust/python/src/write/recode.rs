@@ -26,6 +26,7 @@ struct Settings {
     quality: Option<u8>,
     raw: bool,
     crop_index: bool,
+    packed: bool,
     sixteen_bit: Option<String>,
 }
 
@@ -37,10 +38,11 @@ pub(crate) fn recode_from(given: &Bound<'_, PyAny>) -> PyResult<Option<Recode>> 
     let recode = Recode {
         limit: given.short_side.map(Limit::ShortSide).or(given.max_side.map(Limit::LongSide)),
         quality: given.quality.unwrap_or(default.quality),
-        form: match (given.raw, given.crop_index) {
-            (true, _) => Form::Raw,
-            (false, true) => Form::CropIndex,
-            (false, false) => Form::Encoded,
+        form: match (given.raw, given.packed, given.crop_index) {
+            (true, ..) => Form::Raw,
+            (false, true, _) => Form::Packed,
+            (false, false, true) => Form::CropIndex,
+            (false, false, false) => Form::Encoded,
         },
         sixteen_bit: given.sixteen_bit.map_or(Ok(SixteenBit::Reject), |name| sixteen_bit_from(&name))?,
     };
@@ -49,12 +51,13 @@ pub(crate) fn recode_from(given: &Bound<'_, PyAny>) -> PyResult<Option<Recode>> 
 
 /// Builds a dict of the number of images, how they were stored, and their bytes.
 pub(crate) fn tally_dict<'py>(py: Python<'py>, tally: &ImageCounts) -> PyResult<Bound<'py, PyDict>> {
-    let &ImageCounts { images, kept, smaller, crop_index, raw, bytes_in, bytes_out, .. } = tally;
+    let &ImageCounts { images, kept, smaller, crop_index, packed, raw, bytes_in, bytes_out, .. } = tally;
     let rows = [
         ("images", images),
         ("kept", kept),
         ("smaller", smaller),
         ("crop_index", crop_index),
+        ("packed", packed),
         ("raw", raw),
         ("bytes_in", bytes_in),
         ("bytes_out", bytes_out),

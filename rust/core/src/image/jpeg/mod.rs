@@ -19,6 +19,9 @@ mod zigzag;
 
 pub use crop_index::{check_crop_index, crop_index};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
+pub use packed::pack_jpeg;
+pub(crate) use packed::unpack_jpeg;
+pub(super) use packed::{is_packed, jpeg_headers};
 pub(super) use sequential::{Sequential, Wanted};
 
 use self::ffi::{Format, Outcome};

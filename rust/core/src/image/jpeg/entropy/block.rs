@@ -2,19 +2,15 @@
 
 use super::bits::Bits;
 use super::tables::{AcTable, DcTable, END, LAST, LONG, SkipTable, value};
+use crate::image::jpeg::zigzag::NATURAL;
 
 /// The place of each coefficient of a block, in coded order. Numbers above 63, which stand for the
 /// end of a block, lead to the last place.
 const PLACES: [u8; 256] = {
-    let zigzag: [u8; 64] = [
-        0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14,
-        21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60,
-        61, 54, 47, 55, 62, 63,
-    ];
     let mut places = [63; 256];
     let mut k = 0;
     while k < 64 {
-        places[k] = zigzag[k];
+        places[k] = NATURAL[k];
         k += 1;
     }
     places

@@ -1,7 +1,7 @@
 //! The streams of a piece, a few MCUs of a row (docs/format.md, "Packed JPEGs"): their making, and their
 //! reading without special instructions.
 
-use crate::image::jpeg::zigzag::{NATURAL, ZigzagBlock};
+use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZigzagBlock};
 
 /// Bytes before the streams of a piece.
 const HEAD: usize = 12;
@@ -276,68 +276,64 @@ impl Values {
     }
 }
 
-/// Reads a block, and passes each coefficient that is not zero, and the first one, to `put` with its number in
-/// zigzag order. Returns `None` if it makes no sense.
-#[inline]
-pub(super) fn unpack(
-    data: &[u8],
-    coded: usize,
-    at: &mut Places,
-    prediction: &mut i16,
-    mut put: impl FnMut(usize, i16),
-) -> Option<()> {
-    let Values { mut mask, mut signs, mut coded } = Values::read(data, coded, at, prediction)?;
-    put(0, *prediction);
-    let mut codes = word(data, at.code);
-    let mut number = 0;
-    while mask != 0 {
-        let mut magnitude = 1;
-        if coded & 1 != 0 {
-            if number == 32 {
-                codes = word(data, at.code);
-            }
-            number += 1;
-            at.code += 2;
-            let code = codes as u32 & 3;
-            codes >>= 2;
-            magnitude = CODED + code;
-            if code == 3 {
-                let nibble = data.get(at.nibble / 8)? >> (at.nibble % 8) & 15;
-                at.nibble += 4;
-                magnitude = NIBBLE + u32::from(nibble);
-                if nibble == 15 {
-                    let byte = *data.get(at.byte)?;
-                    at.byte += 1;
-                    magnitude = BYTE + u32::from(byte);
-                    if byte >= WIDE_BYTE {
-                        magnitude = WIDE + 256 * u32::from(byte - WIDE_BYTE) + u32::from(*data.get(at.wide)?);
-                        at.wide += 1;
-                    }
-                }
-            }
-        }
-        let value = i16::try_from(magnitude).ok()?;
-        put(mask.trailing_zeros() as usize, if signs & 1 != 0 { -value } else { value });
-        (mask, signs, coded) = (mask & (mask - 1), signs >> 1, coded >> 1);
-    }
-    Some(())
-}
-
-/// Reads up to [`AT_ONCE`] blocks of MCUs to natural order. The component of each is given.
-pub(super) fn mcus(
+/// Reads up to [`AT_ONCE`] blocks of MCUs. The component of each is given. Returns `None` if they make no sense.
+pub(super) fn unpack<B: Coefficients>(
     data: &[u8],
     coded: usize,
     at: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
-    blocks: &mut [[i16; 64]],
+    blocks: &mut [B],
 ) -> Option<()> {
     for (component, block) in components.iter().zip(blocks) {
-        *block = [0; 64];
         let prediction = &mut predictions[usize::from(component & 3)];
-        unpack(data, coded, at, prediction, |k, value| block[usize::from(NATURAL[k & 63])] = value)?;
+        let Values { mut mask, mut signs, mut coded } = Values::read(data, coded, at, prediction)?;
+        block.set_mask(mask);
+        let values = block.values();
+        *values = [0; 64];
+        values[0] = *prediction;
+        let mut codes = word(data, at.code);
+        let mut number = 0;
+        while mask != 0 {
+            let mut magnitude = 1;
+            if coded & 1 != 0 {
+                if number == 32 {
+                    codes = word(data, at.code);
+                }
+                number += 1;
+                at.code += 2;
+                magnitude = CODED + (codes as u32 & 3);
+                if codes & 3 == 3 {
+                    magnitude = large(data, at)?;
+                }
+                codes >>= 2;
+            }
+            let value = i16::try_from(magnitude).ok()?;
+            let k = (mask.trailing_zeros() & 63) as usize;
+            let place = if B::ZIGZAG { k } else { usize::from(NATURAL[k] & 63) };
+            values[place] = if signs & 1 != 0 { -value } else { value };
+            (mask, signs, coded) = (mask & (mask - 1), signs >> 1, coded >> 1);
+        }
     }
     Some(())
+}
+
+/// Reads a magnitude that has a nibble.
+#[inline]
+fn large(data: &[u8], at: &mut Places) -> Option<u32> {
+    let nibble = data.get(at.nibble / 8)? >> (at.nibble % 8) & 15;
+    at.nibble += 4;
+    if nibble < 15 {
+        return Some(NIBBLE + u32::from(nibble));
+    }
+    let byte = *data.get(at.byte)?;
+    at.byte += 1;
+    if byte < WIDE_BYTE {
+        return Some(BYTE + u32::from(byte));
+    }
+    let more = u32::from(*data.get(at.wide)?);
+    at.wide += 1;
+    Some(WIDE + 256 * u32::from(byte - WIDE_BYTE) + more)
 }
 
 /// Moves over the blocks of MCUs.

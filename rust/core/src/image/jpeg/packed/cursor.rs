@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::Packed;
-use super::block::{AHEAD, AT_ONCE, Piece, Places, skip, unpack};
-use crate::image::jpeg::zigzag::ZigzagBlock;
+use super::block::{AHEAD, AT_ONCE, Piece, Places, skip};
+use crate::image::jpeg::zigzag::Coefficients;
 
 /// How blocks are unpacked on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,35 +64,27 @@ impl<'a> Cursor<'a> {
         Some(Self { data, piece, at: piece.starts, predictions: [0; 4] })
     }
 
-    /// Reads up to `AT_ONCE` blocks of MCUs to natural order. The component of each is given.
+    /// Reads up to `AT_ONCE` blocks of MCUs. The component of each is given.
     #[inline]
-    pub(super) fn next(&mut self, way: Way, components: &[u8; AT_ONCE], blocks: &mut [[i16; 64]]) -> Option<()> {
+    pub(super) fn next<B: Coefficients>(
+        &mut self,
+        way: Way,
+        components: &[u8; AT_ONCE],
+        blocks: &mut [B],
+    ) -> Option<()> {
         let Self { data, piece: Piece { coded, .. }, at, predictions } = self;
         match way {
             // SAFETY: the processor has the instructions: `Way::all` has asked it.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Way::Vbmi2 => unsafe { super::x86::mcus_vbmi2(data, *coded, at, predictions, components, blocks) },
+            Way::Vbmi2 => unsafe { super::x86::unpack_vbmi2(data, *coded, at, predictions, components, blocks) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Way::Avx2 => unsafe { super::x86::mcus_avx2(data, *coded, at, predictions, components, blocks) },
-            Way::Portable => super::block::mcus(data, *coded, at, predictions, components, blocks),
+            Way::Avx2 => unsafe { super::x86::unpack_avx2(data, *coded, at, predictions, components, blocks) },
+            Way::Portable => super::block::unpack(data, *coded, at, predictions, components, blocks),
         }?;
         self.at.within(&self.piece.ends).then_some(())
-    }
-
-    /// Reads the next block in zigzag order.
-    #[inline]
-    pub(super) fn zigzag(&mut self, component: u8) -> Option<ZigzagBlock> {
-        let mut block = ZigzagBlock::default();
-        let prediction = &mut self.predictions[usize::from(component & 3)];
-        unpack(&self.data, self.piece.coded, &mut self.at, prediction, |k, value| {
-            block.values[k & 63] = value;
-            block.mask |= 1 << (k & 63);
-        })?;
-        block.mask &= !1;
-        self.at.within(&self.piece.ends).then_some(block)
     }
 
     /// Moves over blocks of these components.

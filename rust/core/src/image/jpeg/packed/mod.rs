@@ -2,20 +2,25 @@
 //! (docs/format.md, "Packed JPEGs"). It does not read files.
 //!
 //! `block` makes and reads the streams of a piece, a few MCUs of a row, where `cursor` has a place; `x86` reads
-//! them by special instructions. `window` reads the MCUs of a rectangle. `super::restore` makes the coded data of the JPEG from them.
+//! them by special instructions. `window` reads the MCUs of a rectangle. `convert` packs whole JPEGs, and makes them
+//! again, with `super::restore`.
 
 mod block;
+mod convert;
 mod cursor;
 mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use convert::pack_jpeg;
+pub(crate) use convert::unpack_jpeg;
 pub(super) use window::PackedWindow;
 
-use self::block::Streams;
-use self::cursor::Cursor;
+use self::block::{AT_ONCE, Streams};
+use self::cursor::{Cursor, Way};
 use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};
+use crate::memory;
 
 /// The first bytes. No image begins with them.
 pub(in crate::image) const MAGIC: [u8; 4] = *b"\x8Apj1";
@@ -63,14 +68,25 @@ fn mcus(info: &JpegInfo) -> (u32, u32) {
 
 /// Reports whether the coefficients of a JPEG can be packed, according to its headers.
 pub(super) fn can_be_packed(info: &JpegInfo) -> bool {
-    !info.arithmetic && !info.lossless && info.precision == 8 && matches!(info.components, 1 | 3 | 4)
+    !info.arithmetic
+        && !info.lossless
+        && info.precision == 8
+        && matches!(info.components, 1 | 3 | 4)
         && components(info).is_some()
+}
+
+/// Reports whether quantisation tables may stand after the first scan's header.
+fn has_late_tables(headers: &[u8], info: &JpegInfo) -> bool {
+    memchr::memmem::find(&headers[info.scan_start.min(headers.len())..], &[0xFF, 0xDB]).is_some()
 }
 
 /// Packs the headers of a JPEG, and its blocks in the order of its MCUs, to `out`. Returns `None` if it cannot be packed.
 pub(super) fn pack(headers: &[u8], ones: bool, blocks: &[ZigzagBlock], out: &mut Vec<u8>) -> Option<()> {
-    let info = jpeg_info(headers).ok()?;
-    let of_mcu = components(&info).filter(|_| can_be_packed(&info))?;
+    let info = jpeg_info(headers).ok().filter(can_be_packed)?;
+    let of_mcu = components(&info)?;
+    if has_late_tables(headers, &info) {
+        return None;
+    }
     let (columns, rows) = mcus(&info);
     if blocks.len() as u64 != u64::from(columns) * u64::from(rows) * of_mcu.len() as u64 {
         return None;
@@ -101,6 +117,18 @@ pub(super) fn pack(headers: &[u8], ones: bool, blocks: &[ZigzagBlock], out: &mut
         }
     }
     Some(())
+}
+
+/// Reports whether bytes are a packed JPEG, according to their first ones.
+pub(in crate::image) fn is_packed(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// Returns a JPEG's bytes up to its coded data at least, whether it is packed or not.
+pub(in crate::image) fn jpeg_headers(bytes: &[u8]) -> &[u8] {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD>().filter(|_| is_packed(bytes)) else { return bytes };
+    let length = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+    &rest[..length.min(rest.len())]
 }
 
 impl<'a> Packed<'a> {
@@ -141,26 +169,35 @@ impl<'a> Packed<'a> {
     }
 
     /// Unpacks all blocks, in the order of the MCUs.
-    pub(in crate::image) fn blocks(&self, out: &mut Vec<ZigzagBlock>) -> Option<()> {
+    pub(super) fn blocks(&self, out: &mut Vec<ZigzagBlock>) -> Option<()> {
         let of_mcu = components(&self.info)?;
         let (columns, rows) = mcus(&self.info);
-        // Each takes at least a byte.
         let count = columns as usize * rows as usize * of_mcu.len();
+        // Each takes at least a byte.
         if count > self.data.len() {
             return None;
         }
-        out.clear();
-        out.try_reserve_exact(count).ok()?;
+        memory::reserve(out, count.saturating_sub(out.len())).ok()?;
+        out.resize(count, ZigzagBlock::ZERO);
+        let (way, components) = (Way::all().next()?, repeated(&of_mcu));
+        let mut left = &mut out[..];
         for row in 0..rows {
             for piece in 0..columns.div_ceil(self.interval) {
                 let mcus = self.interval.min(columns - piece * self.interval) as usize;
-                let mut cursor = Cursor::new(self, row, piece, mcus * of_mcu.len())?;
-                for component in of_mcu.iter().cycle().take(mcus * of_mcu.len()) {
-                    out.push(cursor.zigzag(*component)?);
+                let (blocks, others) = std::mem::take(&mut left).split_at_mut(mcus * of_mcu.len());
+                let mut cursor = Cursor::new(self, row, piece, blocks.len())?;
+                for blocks in blocks.chunks_mut(AT_ONCE / of_mcu.len() * of_mcu.len()) {
+                    cursor.next(way, &components, blocks)?;
                 }
                 cursor.finish()?;
+                left = others;
             }
         }
         Some(())
     }
+}
+
+/// Returns the component of each block that is read at once.
+fn repeated(of_mcu: &[u8]) -> [u8; AT_ONCE] {
+    std::array::from_fn(|at| of_mcu[at % of_mcu.len()])
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::block::AT_ONCE;
 use super::cursor::{Cursor, Way};
-use super::{Packed, components, mcus};
+use super::{Packed, components, mcus, repeated};
 use crate::image::jpeg::entropy::Mcus;
 
 /// Unpacks the MCUs of a rectangle.
@@ -42,10 +42,21 @@ impl<'a> PackedWindow<'a> {
         if area.x + area.columns > columns || area.y + area.rows > rows {
             return None;
         }
-        let mut components = [0; AT_ONCE];
-        components.iter_mut().zip(of_mcu.iter().cycle()).for_each(|(component, of_mcu)| *component = *of_mcu);
+        let components = repeated(&of_mcu);
         let (count, row, column) = (of_mcu.len(), area.y, area.x);
-        Some(Self { packed, components, count, columns, area, way, row, column, cursor: None, ready: Box::new([[0; 64]; AT_ONCE]), left: 0..0 })
+        Some(Self {
+            packed,
+            components,
+            count,
+            columns,
+            area,
+            way,
+            row,
+            column,
+            cursor: None,
+            ready: Box::new([[0; 64]; AT_ONCE]),
+            left: 0..0,
+        })
     }
 
     /// Unpacks the next MCU, in natural order. Returns `None` if the packed bytes make no sense, or after
@@ -115,7 +126,7 @@ mod tests {
     fn block() -> impl Strategy<Value = ZigzagBlock> {
         let value = prop_oneof![-1..=1_i16, -30..=30_i16, -200..=200_i16, -32767..=32767_i16];
         (-2000..=2000_i16, prop::collection::vec((value, 0..3_u8), 0..64)).prop_map(|(first, others)| {
-            let mut block = ZigzagBlock::default();
+            let mut block = ZigzagBlock::ZERO;
             block.values[0] = first;
             for (k, (value, rare)) in (1..64).zip(others) {
                 if rare == 0 && value != 0 {

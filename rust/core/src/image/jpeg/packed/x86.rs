@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::block::{AHEAD, AT_ONCE, BYTE, CODED, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low};
-use crate::image::jpeg::zigzag::{NATURAL, ZIGZAG};
+use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZIGZAG};
 
 /// Data of which all places are at least [`AHEAD`] bytes before the end. In [`AT_ONCE`] blocks, none moves
 /// further than `AHEAD - 128`.
@@ -76,61 +76,63 @@ impl<'a> Data<'a> {
     }
 }
 
-/// As `block::mcus`.
+/// As `block::unpack`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-pub(super) fn mcus_vbmi2(
+pub(super) fn unpack_vbmi2<B: Coefficients>(
     data: &[u8],
     coded: usize,
     places: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
-    blocks: &mut [[i16; 64]],
+    blocks: &mut [B],
 ) -> Option<()> {
     let data = Data::new(data, coded, places)?;
     let (mut at, mut last) = (*places, *predictions);
     for (block, component) in blocks.iter_mut().zip(components) {
         // SAFETY: these are not too many blocks.
-        unsafe { unpack_vbmi2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+        unsafe { block_vbmi2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
     }
     (*places, *predictions) = (at, last);
     Some(())
 }
 
-/// As [`mcus_vbmi2`], without AVX-512.
+/// As [`unpack_vbmi2`], without AVX-512.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-pub(super) fn mcus_avx2(
+pub(super) fn unpack_avx2<B: Coefficients>(
     data: &[u8],
     coded: usize,
     places: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
-    blocks: &mut [[i16; 64]],
+    blocks: &mut [B],
 ) -> Option<()> {
     let data = Data::new(data, coded, places)?;
     let (mut at, mut last) = (*places, *predictions);
     for (block, component) in blocks.iter_mut().zip(components) {
         // SAFETY: these are not too many blocks.
-        unsafe { unpack_avx2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+        unsafe { block_avx2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
     }
     (*places, *predictions) = (at, last);
     Some(())
 }
 
-/// Reads a block, to natural order.
+/// Reads a block.
 ///
 /// # Safety
 /// It is one of the blocks that `Data::new` has made sure of.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
-unsafe fn unpack_vbmi2(
+unsafe fn block_vbmi2<B: Coefficients>(
     data: &Data<'_>,
     coded: usize,
     at: &mut Places,
     prediction: &mut i16,
-    out: &mut [i16; 64],
+    block: &mut B,
 ) -> Option<()> {
     // SAFETY: the caller's, here and below.
     let of_block = unsafe { data.values(coded, at, prediction) }?;
+    block.set_mask(of_block.mask);
+    let out = block.values();
     let codes = of_block.coded.count_ones();
     // Each lane of 64 bits gets the bytes that hold its eight codes, and takes them apart.
     let (code, nibble, byte): (__m512i, __m512i, __m512i) =
@@ -154,8 +156,12 @@ unsafe fn unpack_vbmi2(
     let values = _mm512_mask_expand_epi8(_mm512_set1_epi8(1), of_block.coded, values);
     let values = _mm512_mask_sub_epi8(values, of_block.signs, _mm512_setzero_si512(), values);
     let values = _mm512_maskz_expand_epi8(of_block.mask, values);
-    // SAFETY: the table has 64 bytes.
-    let values = _mm512_permutexvar_epi8(unsafe { _mm512_loadu_si512(ZIGZAG.as_ptr().cast()) }, values);
+    let values = if B::ZIGZAG {
+        values
+    } else {
+        // SAFETY: the table has 64 bytes.
+        _mm512_permutexvar_epi8(unsafe { _mm512_loadu_si512(ZIGZAG.as_ptr().cast()) }, values)
+    };
     let lower = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values));
     let upper = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(values));
     // SAFETY: the block has 128 bytes.
@@ -164,7 +170,7 @@ unsafe fn unpack_vbmi2(
         _mm512_storeu_si512(out.as_mut_ptr().add(32).cast(), upper);
     }
     if wider != 0 {
-        Wide { with_nibble, with_byte, wider }.set(data.0, at, &of_block, out)?;
+        Wide { with_nibble, with_byte, wider }.set::<B>(data.0, at, &of_block, out)?;
     }
     at.code += 2 * codes as usize;
     at.nibble += 4 * nibbles as usize;
@@ -204,7 +210,7 @@ struct Wide {
 impl Wide {
     #[cold]
     #[target_feature(enable = "bmi1,bmi2,popcnt")]
-    fn set(self, data: &[u8], places: &Places, of_block: &Values, out: &mut [i16; 64]) -> Option<()> {
+    fn set<B: Coefficients>(self, data: &[u8], places: &Places, of_block: &Values, out: &mut [i16; 64]) -> Option<()> {
         /// Returns the mask's bit that has `count` set bits before it.
         #[target_feature(enable = "bmi1,bmi2")]
         fn select(mask: u64, count: u32) -> u32 {
@@ -220,7 +226,9 @@ impl Wide {
             let value = i16::try_from(magnitude).ok()?;
             let number = select(of_block.coded, select(self.with_nibble, select(self.with_byte, at)));
             let negative = of_block.signs >> number & 1 != 0;
-            out[usize::from(NATURAL[select(of_block.mask, number) as usize])] = if negative { -value } else { value };
+            let k = select(of_block.mask, number) as usize;
+            let place = if B::ZIGZAG { k } else { usize::from(NATURAL[k]) };
+            out[place] = if negative { -value } else { value };
         }
         Some(())
     }
@@ -287,21 +295,23 @@ fn codes_of(word: u64) -> __m256i {
     _mm256_shuffle_epi8(values, nibbles)
 }
 
-/// As [`unpack_vbmi2`].
+/// As [`block_vbmi2`].
 ///
 /// # Safety
 /// It is one of the blocks that `Data::new` has made sure of.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-unsafe fn unpack_avx2(
+unsafe fn block_avx2<B: Coefficients>(
     data: &Data<'_>,
     coded: usize,
     at: &mut Places,
     prediction: &mut i16,
-    out: &mut [i16; 64],
+    block: &mut B,
 ) -> Option<()> {
     // SAFETY: the caller's, here and below.
     let of_block = unsafe { data.values(coded, at, prediction) }?;
+    block.set_mask(of_block.mask);
+    let out = block.values();
     let coded = of_block.coded.count_ones();
     let mut values = [0_u8; 72];
     let three = _mm256_set1_epi8(3);
@@ -328,11 +338,14 @@ unsafe fn unpack_avx2(
             let word = unsafe { data.word(at.nibble + 64 * part as usize) };
             let pairs = _mm_cvtsi64_si128(word.cast_signed());
             let fifteen = _mm_set1_epi8(15);
-            let nibble = _mm_unpacklo_epi8(_mm_and_si128(pairs, fifteen), _mm_and_si128(_mm_srli_epi16::<4>(pairs), fifteen));
+            let nibble =
+                _mm_unpacklo_epi8(_mm_and_si128(pairs, fifteen), _mm_and_si128(_mm_srli_epi16::<4>(pairs), fifteen));
             with_byte |= u64::from(_mm_movemask_epi8(_mm_cmpeq_epi8(nibble, fifteen)).cast_unsigned()) << (16 * part);
             if let Some(place) = large[16 * part as usize..].first_chunk_mut::<16>() {
                 // SAFETY: the reference is to 16 bytes.
-                unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_add_epi8(nibble, _mm_set1_epi8(NIBBLE as i8))) }
+                unsafe {
+                    _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_add_epi8(nibble, _mm_set1_epi8(NIBBLE as i8)))
+                }
             }
         }
         moved.nibble += 4 * nibbles as usize;
@@ -379,7 +392,11 @@ unsafe fn unpack_avx2(
             let order = |from: usize| _mm256_loadu_si256(ORDERS[from].as_ptr().add(32 * half).cast());
             let ab = _mm256_or_si256(_mm256_shuffle_epi8(a, order(0)), _mm256_shuffle_epi8(b, order(1)));
             let cd = _mm256_or_si256(_mm256_shuffle_epi8(c, order(2)), _mm256_shuffle_epi8(d, order(3)));
-            let all = _mm256_or_si256(ab, cd);
+            let all = if B::ZIGZAG {
+                _mm256_loadu_si256(zigzag.as_ptr().add(32 * half).cast())
+            } else {
+                _mm256_or_si256(ab, cd)
+            };
             let place = out.as_mut_ptr().add(32 * half);
             _mm256_storeu_si256(place.cast(), _mm256_cvtepi8_epi16(_mm256_castsi256_si128(all)));
             _mm256_storeu_si256(place.add(16).cast(), _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(all)));
@@ -387,7 +404,7 @@ unsafe fn unpack_avx2(
     }
     out[0] = *prediction;
     if let Some(wide) = wide {
-        wide.set(data.0, at, &of_block, out)?;
+        wide.set::<B>(data.0, at, &of_block, out)?;
     }
     *at = moved;
     Some(())

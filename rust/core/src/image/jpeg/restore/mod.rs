@@ -22,22 +22,10 @@ use self::grid::Grid;
 use self::headers::{Headers, Step};
 use self::read::ScanReader;
 use super::scans::{has_several, scans};
+use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};
 use crate::limits::{MAX_CROP_INDEX_PIXELS, MAX_JPEG_SCANS};
 use crate::memory;
-
-/// The quantised coefficients of a block, in zigzag order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::image) struct ZigzagBlock {
-    /// Bit k: coefficient k is not zero. Bit 0 is never set.
-    pub(in crate::image) mask: u64,
-    /// The first one is the coefficient itself, not a difference.
-    pub(in crate::image) values: [i16; 64],
-}
-
-impl ZigzagBlock {
-    const ZERO: Self = Self { mask: 0, values: [0; 64] };
-}
 
 /// The parts of a JPEG. `restore` makes the JPEG of them.
 #[derive(Debug, Clone, Copy)]
