@@ -13,6 +13,7 @@ pub mod forge;
 pub mod guard;
 pub mod index;
 pub mod open;
+pub mod packed;
 pub mod patch;
 pub mod payload;
 pub mod place;
@@ -32,7 +33,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "open", run: open::run },
     Target { name: "read", run: read::run },
     Target { name: "index", run: index::run },
@@ -40,6 +41,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "payload", run: payload::run },
     Target { name: "decode", run: decode::run },
     Target { name: "crop_index", run: crop_index::run },
+    Target { name: "packed", run: packed::run },
     Target { name: "append", run: append::run },
     Target { name: "augment", run: augment::run },
 ];

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use super::foreign;
-use super::jpeg::{Sequential, Wanted, jpeg_headers};
+use super::jpeg::{Sequential, Wanted, is_packed, jpeg_headers};
 use super::probe::{Format, JpegInfo, jpeg_info};
 use super::resize::{Resizer, Source, Target, resize};
 use super::row::copy_row;
@@ -91,6 +91,8 @@ pub struct Decoder {
     pub(super) pixels: Vec<u8>,
     pub(super) scratch: Vec<u8>,
     pub(super) sequential: Sequential,
+    /// The headers of a packed JPEG.
+    pub(super) headers: Vec<u8>,
 }
 
 impl Decoder {
@@ -102,6 +104,7 @@ impl Decoder {
             pixels: Vec::new(),
             scratch: Vec::new(),
             sequential: Sequential::default(),
+            headers: Vec::new(),
         }
     }
 
@@ -264,15 +267,16 @@ impl Decoder {
         Ok(Decoded { region, reduction })
     }
 
-    /// Reports whether crops are decoded faster one by one: with side bytes, if the area around all of them is larger
-    /// than all of theirs.
-    pub fn apart(&self, opened: &Opened, side: &[u8], wanted: &[Wish]) -> bool {
+    /// Reports whether crops are decoded faster one by one: of a packed JPEG or with side bytes, if the area around
+    /// all of them is larger than all of theirs.
+    pub fn apart(&self, opened: &Opened, (data, side): (&[u8], &[u8]), wanted: &[Wish]) -> bool {
         let pixels = |wanted: &[Wish]| {
             self.area(opened, wanted).map_or(0, |(_, reduction, need)| {
                 u64::from(reduction * reduction) * u64::from(need.width) * u64::from(need.height)
             })
         };
-        !side.is_empty() && wanted.len() > 1 && wanted.iter().map(|wish| pixels(&[*wish])).sum::<u64>() < pixels(wanted)
+        let in_parts = !side.is_empty() || is_packed(data);
+        in_parts && wanted.len() > 1 && wanted.iter().map(|wish| pixels(&[*wish])).sum::<u64>() < pixels(wanted)
     }
 
     /// Returns the area that some crops need, in pixels of the JPEG after that reduction; `None` if they need nothing.

@@ -501,7 +501,7 @@ impl Record<'_> {
             let wishes: Vec<Wish> = colours.iter().flat_map(|&number| self.wishes(number)).collect();
             // Decoded for all views; none if each is decoded on its own.
             let together = match &from {
-                Origin::Encoded(opened, data) if !decoder.apart(opened, data.1, &wishes) => {
+                Origin::Encoded(opened, data) if !decoder.apart(opened, *data, &wishes) => {
                     Some(decoder.decode_for(opened, *data, &wishes)?)
                 }
                 _ => None,

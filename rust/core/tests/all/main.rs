@@ -15,6 +15,7 @@ mod golden;
 mod image;
 mod ingest;
 mod loader;
+mod packed;
 mod parts;
 mod roundtrip;
 mod safety;

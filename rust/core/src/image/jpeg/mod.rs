@@ -19,14 +19,15 @@ mod zigzag;
 
 pub use crop_index::{check_crop_index, crop_index};
 pub use ffi::{JpegOptions, Subsampling, encode_jpeg};
-pub use packed::pack_jpeg;
-pub(crate) use packed::unpack_jpeg;
 pub(super) use packed::{is_packed, jpeg_headers};
+pub use packed::{pack_jpeg, unpack_jpeg};
 pub(super) use sequential::{Sequential, Wanted};
 
 use self::ffi::{Format, Outcome};
+use self::packed::Packed;
 use self::scans::{has_several, scans};
 use self::segments::{END, scan_data};
+use self::sequential::Part;
 use super::probe::{self, JpegInfo, jpeg_info, next_marker};
 use super::{Crop, DecodeError, Decoder, Rect, Truncated, reserve};
 use crate::limits::MAX_JPEG_SCANS;
@@ -37,8 +38,11 @@ const SMOOTHED: u32 = 2;
 impl Decoder {
     /// Reads the headers, and refuses images that cannot be decoded.
     pub(super) fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
-        let info = jpeg_info(data)?;
+        let info = jpeg_info(jpeg_headers(data))?;
         self.options.check_size(info.width, info.height)?;
+        if is_packed(data) {
+            return Packed::read(data).map(|packed| packed.info).ok_or_else(no_packed_jpeg);
+        }
         if let Some(detail) = info.unsupported() {
             return Err(DecodeError::Unsupported { format: "image", detail });
         }
@@ -85,6 +89,9 @@ impl Decoder {
 
     /// Decodes at least what is wanted to the start of `pixels`; returns the decoded area.
     pub(super) fn decode_jpeg(&mut self, wanted: Wanted<'_>) -> Result<Rect, DecodeError> {
+        if is_packed(wanted.data) {
+            return self.decode_packed(wanted);
+        }
         if !self.options.stock_jpeg {
             let mut own = self.decode_sequential(wanted);
             if own.is_none() && !wanted.side.is_empty() {
@@ -131,18 +138,25 @@ impl Decoder {
         }
     }
 
+    /// As [`Decoder::decode_jpeg`], for a packed JPEG.
+    fn decode_packed(&mut self, wanted: Wanted<'_>) -> Result<Rect, DecodeError> {
+        let Wanted { reduction, need, .. } = wanted;
+        let packed = Packed::read(wanted.data).ok_or_else(no_packed_jpeg)?;
+        let mut headers = std::mem::take(&mut self.headers);
+        let region = packed.write_headers(&mut headers).and_then(|()| {
+            let info = &jpeg_info(&headers).ok()?;
+            let wanted = Wanted { data: &headers, side: &[], info, reduction, need };
+            let part = self.sequential.begin_packed(packed, wanted)?;
+            read(part, &mut self.pixels, &mut self.scratch)
+        });
+        self.headers = headers;
+        region.ok_or_else(no_packed_jpeg)
+    }
+
     /// As [`Decoder::decode_jpeg`], by our own Huffman decoder.
     fn decode_sequential(&mut self, wanted: Wanted<'_>) -> Option<Rect> {
-        let mut part = self.sequential.begin(wanted)?;
-        let (region, format) = (part.region, part.format);
-        let count = region.width as usize * region.height as usize;
-        let pixels = if format == Format::Cmyk { &mut self.scratch } else { &mut self.pixels };
-        part.read(reserve(pixels, format.channels() * count).ok()?)?;
-        part.finish()?;
-        if format == Format::Cmyk {
-            self.cmyk_to_rgb(count).ok()?;
-        }
-        Some(region)
+        let part = self.sequential.begin(wanted)?;
+        read(part, &mut self.pixels, &mut self.scratch)
     }
 
     /// Decodes only the region of the reduced image to the start of `pixels`.
@@ -161,18 +175,31 @@ impl Decoder {
         };
         let outcome = jpeg.decode(region, reduction, format, target).map_err(damaged)?;
         if format == Format::Cmyk {
-            self.cmyk_to_rgb(count)?;
+            cmyk_to_rgb(&self.scratch, &mut self.pixels, count)?;
         }
         Ok(outcome)
     }
+}
 
-    /// Converts pixels at the start of `scratch` to the start of `pixels`.
-    fn cmyk_to_rgb(&mut self, count: usize) -> Result<(), DecodeError> {
-        let cmyk = self.scratch[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
-        let rgb = reserve(&mut self.pixels, 3 * count)?.chunks_exact_mut(3);
-        rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
-        Ok(())
+/// Decodes a part to the start of `pixels`. Returns where it lies.
+fn read(mut part: Part<'_>, pixels: &mut Vec<u8>, scratch: &mut Vec<u8>) -> Option<Rect> {
+    let (region, format) = (part.region, part.format);
+    let count = region.width as usize * region.height as usize;
+    let target = if format == Format::Cmyk { &mut *scratch } else { &mut *pixels };
+    part.read(reserve(target, format.channels() * count).ok()?)?;
+    part.finish()?;
+    if format == Format::Cmyk {
+        cmyk_to_rgb(scratch, pixels, count).ok()?;
     }
+    Some(region)
+}
+
+/// Converts pixels at the start of `cmyk` to the start of `rgb`.
+fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut Vec<u8>, count: usize) -> Result<(), DecodeError> {
+    let cmyk = cmyk[..4 * count].chunks_exact(4).filter_map(<[u8]>::first_chunk);
+    let rgb = reserve(rgb, 3 * count)?.chunks_exact_mut(3);
+    rgb.zip(cmyk).for_each(|(rgb, &cmyk)| rgb.copy_from_slice(&inverted_cmyk_to_rgb(cmyk)));
+    Ok(())
 }
 
 /// Returns a JPEG of one scan up to the end of the scan's data, with an end marker. Returns `None` if it
@@ -233,6 +260,10 @@ fn damaged(detail: String) -> DecodeError {
         return DecodeError::Memory { bytes: 0 };
     }
     DecodeError::Damaged { format: "JPEG", detail }
+}
+
+fn no_packed_jpeg() -> DecodeError {
+    damaged("its packed form makes no sense".to_owned())
 }
 
 fn cut(detail: &str) -> DecodeError {

@@ -10,8 +10,9 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use super::entropy::{Huffman, Layout, Window};
+use super::entropy::{Huffman, Layout};
 use super::ffi::Format;
+use super::sequential::Blocks;
 
 /// As in libjpeg: the most blocks of an MCU, and the tables of a kind.
 const MOST_BLOCKS: usize = 10;
@@ -153,7 +154,7 @@ pub(super) struct Scan<'a> {
 impl Scan<'_> {
     /// Fills `out` with whole rows, without padding. Returns `None` if the window's data are
     /// irregular, if there are not as many rows, or after an error.
-    pub(super) fn read(&mut self, out: &mut [u8], window: &mut Window<'_>) -> Option<()> {
+    pub(super) fn read(&mut self, out: &mut [u8], window: &mut Blocks<'_>) -> Option<()> {
         let rows = u32::try_from(out.len() / self.pitch).ok().filter(|&rows| rows <= self.left)?;
         self.left -= rows;
         // SAFETY: the object is live, and `start` has prepared it. libjpeg writes `rows` rows of
@@ -174,11 +175,11 @@ impl Scan<'_> {
 }
 
 /// # Safety
-/// `window` points to a `Window` that nothing else uses meanwhile, and `blocks` to `count` blocks of
+/// `window` points to `Blocks` that nothing else uses meanwhile, and `blocks` to `count` blocks of
 /// 64 numbers.
 unsafe extern "C" fn next(window: *mut c_void, blocks: *mut i16, count: c_int) -> c_int {
     // SAFETY: the pointer is the one that `read` passed, within that call.
-    let window = unsafe { &mut *window.cast::<Window<'_>>() };
+    let window = unsafe { &mut *window.cast::<Blocks<'_>>() };
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: libjpeg's blocks of an MCU lie one after the other. Nothing else uses them until `next`
     // returns.

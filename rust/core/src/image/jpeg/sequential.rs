@@ -1,7 +1,9 @@
-//! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes.
+//! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes, and packed
+//! JPEGs.
 
 use super::entropy::{Entropy, Index, Layout, Mcus, Source, Window};
 use super::ffi::Format;
+use super::packed::{Packed, PackedWindow};
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
 use super::segments::{check_end, header, mcus, scan_data};
@@ -42,21 +44,48 @@ impl<'a> Wanted<'a> {
 /// A part of an image that is being decoded, row by row.
 pub(super) struct Part<'a> {
     scan: Scan<'a>,
-    mcus: Window<'a>,
+    blocks: Blocks<'a>,
     /// Where it lies in the reduced image.
     pub(super) region: Rect,
     pub(super) format: Format,
 }
 
-impl Part<'_> {
+/// The blocks of the MCUs, from Huffman codes or packed.
+pub(super) enum Blocks<'a> {
+    Coded(Window<'a>),
+    Packed(PackedWindow<'a>),
+}
+
+impl Blocks<'_> {
+    /// Fills the blocks of the next MCU, which are zeros. Returns `None` if the data are irregular.
+    pub(super) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
+        match self {
+            Self::Coded(window) => window.next(blocks),
+            Self::Packed(window) => window.next(blocks),
+        }
+    }
+}
+
+impl<'a> Part<'a> {
+    fn new(scan: Scan<'a>, blocks: Blocks<'a>, wanted: Wanted<'_>, window: Mcus, width: u32) -> Self {
+        let Wanted { info, reduction, need, .. } = wanted;
+        let (mcu_width, mcu_height) = info.mcu();
+        let (x, y) = (window.x * mcu_width / reduction, window.y * mcu_height / reduction);
+        let region = Rect { x, y, width, height: need.y + need.height - y };
+        Self { scan, blocks, region, format: Format::of(info) }
+    }
+
     /// Fills `out` with the next rows.
     pub(super) fn read(&mut self, out: &mut [u8]) -> Option<()> {
-        self.scan.read(out, &mut self.mcus)
+        self.scan.read(out, &mut self.blocks)
     }
 
     /// Checks what the last row leaves over.
     pub(super) fn finish(&self) -> Option<()> {
-        self.mcus.ends().then_some(())
+        match &self.blocks {
+            Blocks::Coded(window) => window.ends().then_some(()),
+            Blocks::Packed(_) => Some(()), // each piece has been checked
+        }
     }
 }
 
@@ -74,11 +103,17 @@ impl Sequential {
             Source::Scan(coded)
         };
         let (scan, layout, width) = start(&mut self.header, &mut self.rows, wanted, window)?;
-        let mcus = self.entropy.window(&layout, window, source)?;
-        let (mcu_width, mcu_height) = info.mcu();
-        let (x, y) = (window.x * mcu_width / reduction, window.y * mcu_height / reduction);
-        let region = Rect { x, y, width, height: need.y + need.height - y };
-        Some(Part { scan, mcus, region, format: Format::of(info) })
+        let blocks = Blocks::Coded(self.entropy.window(&layout, window, source)?);
+        Some(Part::new(scan, blocks, wanted, window, width))
+    }
+
+    /// Begins to decode at least what is wanted of a packed JPEG. The data that are wanted are its headers, as
+    /// those of a JPEG with one scan.
+    pub(super) fn begin_packed<'a>(&'a mut self, packed: Packed<'a>, wanted: Wanted<'a>) -> Option<Part<'a>> {
+        let window = mcu_window(wanted.info, wanted.reduction, wanted.need);
+        let (scan, _, width) = start(&mut self.header, &mut self.rows, wanted, window)?;
+        let blocks = Blocks::Packed(PackedWindow::new(packed, window)?);
+        Some(Part::new(scan, blocks, wanted, window, width))
     }
 
     /// Makes an index of the whole image with an entry every `interval` MCUs of a row.

@@ -94,6 +94,7 @@ targets! {
     any_payload_is_a_value_or_an_error "payload"
     any_bytes_as_an_image_are_decoded_or_an_error "decode"
     any_jpeg_and_side_bytes_are_indexed_and_cropped_or_an_error "crop_index"
+    any_packed_jpeg_is_decoded_or_an_error "packed"
     any_changed_file_is_appended_to_or_an_error "append"
     any_recipe_changes_any_image "augment"
 }

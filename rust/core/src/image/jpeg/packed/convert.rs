@@ -73,7 +73,7 @@ pub fn pack_jpeg(data: &[u8]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// The packed form makes no sense, or is of another JPEG; as text.
-pub(crate) fn unpack_jpeg(packed: &[u8], out: &mut [u8]) -> Result<(), String> {
+pub fn unpack_jpeg(packed: &[u8], out: &mut [u8]) -> Result<(), String> {
     let made = MEMORY.with_borrow_mut(|memory| {
         let made = memory.restore(packed, out.len());
         if made.is_some() && memory.restored.len() == out.len() {

@@ -12,12 +12,12 @@ mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use convert::pack_jpeg;
-pub(crate) use convert::unpack_jpeg;
+pub use convert::{pack_jpeg, unpack_jpeg};
 pub(super) use window::PackedWindow;
 
 use self::block::{AT_ONCE, Streams};
 use self::cursor::{Cursor, Way};
+use super::segments::segments;
 use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};
 use crate::memory;
@@ -156,6 +156,36 @@ impl<'a> Packed<'a> {
             ends,
             data,
         })
+    }
+
+    /// Writes the headers of a JPEG with one sequential scan, of the same coefficients. Its Huffman tables have a
+    /// code or two: nothing is decoded with them.
+    pub(super) fn write_headers(&self, out: &mut Vec<u8>) -> Option<()> {
+        let info = &self.info;
+        out.clear();
+        out.extend([0xFF, 0xD8]);
+        for segment in segments(self.headers, info.scan_start) {
+            let (marker, range) = segment?;
+            // Tables of codes, restart intervals, and what does not affect the pixels.
+            if matches!(marker, 0xC4 | 0xDD | 0xE1..=0xED | 0xEF | 0xFE) {
+                continue;
+            }
+            let at = out.len();
+            out.extend_from_slice(&self.headers[range.clone()]);
+            if range.start == info.frame_start {
+                out[at + 1] = 0xC1;
+            }
+        }
+        let count = info.components;
+        for kind in [0x00, 0x10] {
+            out.extend([0xFF, 0xC4, 0, 3 + 16 + 1, kind, 1]);
+            out.extend([0; 15]);
+            out.push(0);
+        }
+        out.extend([0xFF, 0xDA, 0, 6 + 2 * count, count]);
+        info.sampling.get(..usize::from(count))?.iter().for_each(|component| out.extend([component.id, 0]));
+        out.extend([0, 63, 0]);
+        Some(())
     }
 
     /// Returns the start and the end of a piece.
