@@ -13,6 +13,11 @@ impl Code {
     /// The table has no such code. Its length is beyond what can be written.
     pub(super) const MISSING: Self = Self { bits: 0, length: 64 };
     pub(super) const EMPTY: Self = Self { bits: 0, length: 0 };
+
+    #[inline(always)]
+    const fn with(self, value: i32) -> Self {
+        Self { bits: self.bits.wrapping_add_signed(value), ..self }
+    }
 }
 
 /// The largest size of a value that a symbol can express.
@@ -35,23 +40,25 @@ fn codes(table: &Huffman, mut each: impl FnMut(u8, Code)) -> Option<()> {
     Some(())
 }
 
-/// Returns a code with room for a value after it. Returns `None` if this is too long.
-const fn with_value(code: Code, size: u32) -> Code {
-    Code { bits: code.bits << size, length: code.length + size }
+/// Returns what to add a value to for its code, and for the bits of the value: below zero these are
+/// the complement of its amount.
+const fn with_value(code: Code, size: u32, negative: bool) -> Code {
+    let complement = if negative { (1 << size) - 1 } else { 0 };
+    Code { bits: (code.bits << size) + complement, length: code.length + size }
 }
 
-/// The codes of the first coefficients, each with room for its value.
+/// The codes of the first coefficients, by the size of the value and its sign.
 #[derive(Debug)]
-pub(super) struct DcCodes([Code; 32]);
+pub(super) struct DcCodes([[Code; 2]; 32]);
 
 impl DcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
-        let mut by_size = [Code::MISSING; 32];
+        let mut by_size = [[Code::MISSING; 2]; 32];
         codes(table, |symbol, code| {
             let size = u32::from(symbol);
             if size <= MOST_SIZE {
-                by_size[size as usize] = with_value(code, size);
+                by_size[size as usize] = [false, true].map(|negative| with_value(code, size, negative));
             }
         })?;
         Some(Self(by_size))
@@ -60,51 +67,60 @@ impl DcCodes {
     /// Returns the code of a value.
     #[inline(always)]
     pub(super) fn get(&self, value: i32) -> Code {
-        let size = size(value.unsigned_abs());
-        let code = self.0[size as usize & 31];
-        Code { bits: code.bits | amount(value, size), ..code }
+        let size = u32::BITS - value.unsigned_abs().leading_zeros();
+        self.0[size as usize & 31][usize::from(value < 0)].with(value)
     }
 }
 
-/// The codes of the other coefficients, each with room for its value.
+/// The largest size of a value whose code is in the packed table.
+pub(super) const PACKED_SIZE: u32 = 10;
+
+/// The codes of the other coefficients.
 #[derive(Debug)]
-pub(super) struct AcCodes([Code; 512]);
+pub(super) struct AcCodes {
+    /// By the run of zeros, the size of the value and its sign.
+    codes: [[Code; 2]; 512],
+    /// As `codes`, with half as many sizes: the bits times 32, and the length. Zero if there is no
+    /// code, or it is too long.
+    packed: [u32; 512],
+}
 
 impl AcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
-        let mut by_run = [Code::MISSING; 512];
+        let mut by_run = [[Code::MISSING; 2]; 512];
         codes(table, |symbol, code| {
             let (run, size) = (usize::from(symbol >> 4), u32::from(symbol & 15));
-            by_run[run << 5 | size as usize] = with_value(code, size);
+            by_run[run << 5 | size as usize] = [false, true].map(|negative| with_value(code, size, negative));
         })?;
-        Some(Self(by_run))
+        let mut packed = [0; 512];
+        for (at, packed) in packed.iter_mut().enumerate() {
+            let code = by_run[at >> 5 << 5 | at >> 1 & 15][at & 1];
+            if at as u32 >> 1 & 15 <= PACKED_SIZE && code.length < 32 {
+                *packed = code.bits << 5 | code.length;
+            }
+        }
+        Some(Self { codes: by_run, packed })
     }
 
-    /// Returns the code of a value after a run of at most 15 zeros.
+    /// The codes by `run << 5 | size << 1 | sign`: the bits times 32, and the length. Zero if there
+    /// is no code, or the size is above [`PACKED_SIZE`].
+    pub(super) const fn packed(&self) -> &[u32; 512] {
+        &self.packed
+    }
+
+    /// Returns the code of a value that is not zero, after a run of at most 15 zeros.
     #[inline(always)]
-    pub(super) fn get(&self, run: u32, value: i32) -> Code {
-        let size = size(value.unsigned_abs());
-        let code = self.0[(run << 5 | size) as usize & 511];
-        Code { bits: code.bits | amount(value, size), ..code }
+    pub(super) fn get(&self, run: u32, value: i16) -> Code {
+        let value = i32::from(value);
+        let size = (value.unsigned_abs() | 1).ilog2() + 1;
+        self.codes[(run << 5 | size) as usize & 511][usize::from(value < 0)].with(value)
     }
 
     /// Returns the code of a symbol without a value: 0 for the end of a block, 15 for sixteen zeros,
     /// else for a run of ends.
     #[inline(always)]
     pub(super) const fn alone(&self, run: u32) -> Code {
-        self.0[(run << 5) as usize & 511]
+        self.codes[(run << 5) as usize & 511][0]
     }
-}
-
-/// Returns the bits of a number.
-#[inline(always)]
-const fn size(amount: u32) -> u32 {
-    u32::BITS - amount.leading_zeros()
-}
-
-/// Returns the bits of a value: below zero, the complement of its amount.
-#[inline(always)]
-const fn amount(value: i32, size: u32) -> u32 {
-    (value + (value >> 31)).cast_unsigned() & ((1 << size) - 1)
 }

@@ -15,6 +15,8 @@ mod headers;
 mod read;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 mod write;
 
 use self::coded::Output;
@@ -59,9 +61,14 @@ impl Splitter {
             return None;
         }
         self.headers.clear();
-        self.blocks.clear();
+        self.blocks.truncate(grid.blocks());
+        // A sequential scan sets all of its blocks.
+        if has_several(data, &info) {
+            self.blocks.fill(ZigzagBlock::ZERO);
+        }
         memory::reserve(&mut self.headers, data.len().min(1 << 16)).ok()?;
-        memory::reserve(&mut self.blocks, grid.blocks()).ok()?;
+        let more = grid.blocks() - self.blocks.len();
+        memory::reserve(&mut self.blocks, more).ok()?;
         self.blocks.resize(grid.blocks(), ZigzagBlock::ZERO);
         let mut headers = Headers::new(data, &info);
         let (mut from, mut ones) = (0, None);

@@ -1,6 +1,12 @@
 //! `ScanReader`: decodes the coded data of a scan to coefficients (ITU-T T.81, F.2.2 and G.2).
 #![allow(clippy::cast_possible_wrap, clippy::cast_sign_loss)] // bits of values, taken as they are
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256i, _mm256_cmpeq_epi8, _mm256_movemask_epi8, _mm256_packs_epi16, _mm256_permute4x64_epi64,
+    _mm256_setzero_si256,
+};
+
 use super::ZigzagBlock;
 use super::grid::{Grid, Units};
 use super::headers::{Headers, Pass, Scan};
@@ -75,6 +81,9 @@ impl ScanReader {
     }
 }
 
+/// The tables of each component.
+type Tables<'a> = [(&'a DcTable, &'a AcTable); MOST_COMPONENTS];
+
 /// The parts of coded data between restart markers.
 struct Parts<'a> {
     coded: &'a Coded,
@@ -138,11 +147,29 @@ impl<'a> Parts<'a> {
         (self.restarts == self.coded.restarts()).then_some(())
     }
 
-    fn sequential(
+    fn sequential(&mut self, units: &Units, tables: &Tables<'_>, blocks: &mut [ZigzagBlock]) -> Option<()> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt") {
+            // SAFETY: only the instructions make the function unsafe, and the processor supports them.
+            #[allow(unsafe_code)]
+            return unsafe { self.sequential_avx2(units, tables, blocks) };
+        }
+        self.sequential_by(units, tables, blocks, mask)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi2,lzcnt")]
+    fn sequential_avx2(&mut self, units: &Units, tables: &Tables<'_>, blocks: &mut [ZigzagBlock]) -> Option<()> {
+        self.sequential_by(units, tables, blocks, |values| mask_avx2(values))
+    }
+
+    #[inline(always)]
+    fn sequential_by(
         &mut self,
         units: &Units,
-        tables: &[(&DcTable, &AcTable); MOST_COMPONENTS],
+        tables: &Tables<'_>,
         blocks: &mut [ZigzagBlock],
+        mask: impl Fn(&[i16; 64]) -> u64,
     ) -> Option<()> {
         let mut predictions = [0_i32; MOST_COMPONENTS];
         for row in 0..units.rows {
@@ -159,7 +186,7 @@ impl<'a> Parts<'a> {
                     predictions[component] = predictions[component].wrapping_add(difference(&mut bits, dc)?);
                     block.values = [0; 64];
                     coefficients::<true>(&mut bits, ac, &mut block.values)?;
-                    block.mask = mask(&block.values);
+                    block.mask = mask(&block.values); // without the first one
                     block.values[0] = predictions[component] as i16;
                 }
                 self.bits = bits;
@@ -344,12 +371,40 @@ fn take(bits: &mut Bits<'_>, count: u32) -> Option<u32> {
     Some(taken)
 }
 
-/// Returns the mask of the values that are not zero, but for the first.
-#[inline(always)]
+/// Returns the mask of the values that are not zero.
 fn mask(values: &[i16; 64]) -> u64 {
-    let mut mask = 0;
-    for (k, &value) in values.iter().enumerate() {
-        mask |= u64::from(value != 0) << k;
+    values.iter().rev().fold(0, |mask, &value| mask << 1 | u64::from(value != 0))
+}
+
+/// As [`mask`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn mask_avx2(values: &[i16; 64]) -> u64 {
+    let [a, b, c, d]: [__m256i; 4] = bytemuck::must_cast(*values);
+    let zeros = |a, b| {
+        // A value that is not zero saturates to one that is not. The halves are packed one by one.
+        let bytes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(a, b));
+        _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256())).cast_unsigned()
+    };
+    !(u64::from(zeros(a, b)) | u64::from(zeros(c, d)) << 32)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn vector_instructions_find_the_same_mask(values in proptest::collection::vec(prop_oneof![Just(0), any::<i16>()], 64)) {
+            let values = values.try_into().unwrap();
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has the instructions.
+                #[allow(unsafe_code)]
+                let found = unsafe { mask_avx2(&values) };
+                prop_assert_eq!(found, mask(&values));
+            }
+        }
     }
-    mask & !1
 }

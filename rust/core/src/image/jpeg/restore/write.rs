@@ -91,11 +91,43 @@ impl Parts<'_, '_> {
     }
 }
 
-fn sequential(
-    parts: &mut Parts<'_, '_>,
+/// The tables of each component.
+type Tables = [(DcCodes, AcCodes)];
+
+fn sequential(parts: &mut Parts<'_, '_>, units: &Units, tables: &Tables, blocks: &[ZigzagBlock]) -> Option<()> {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx512() {
+        // SAFETY: only the instructions make the function unsafe, and the processor supports them.
+        #[allow(unsafe_code)]
+        return unsafe { sequential_avx512(parts, units, tables, blocks) };
+    }
+    sequential_by(parts, units, tables, blocks, CodedWriter::block)
+}
+
+/// Whether the processor has the instructions of `vector`. Those that are not listed here are older.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512cd")
+        && is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("avx512vbmi2")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512vbmi,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt")]
+fn sequential_avx512(parts: &mut Parts<'_, '_>, units: &Units, tables: &Tables, blocks: &[ZigzagBlock]) -> Option<()> {
+    sequential_by(parts, units, tables, blocks, |writer, first, codes, block| writer.block_avx512(first, codes, block))
+}
+
+#[inline(always)]
+fn sequential_by<'a, 'b>(
+    parts: &mut Parts<'a, 'b>,
     units: &Units,
-    tables: &[(DcCodes, AcCodes)],
+    tables: &Tables,
     blocks: &[ZigzagBlock],
+    write: impl Fn(&mut CodedWriter<'a, 'b>, Code, &AcCodes, &ZigzagBlock) -> Option<()>,
 ) -> Option<()> {
     let mut predictions = [0_i32; MOST_COMPONENTS];
     for row in 0..units.rows {
@@ -111,50 +143,11 @@ fn sequential(
                 let first = i32::from(block.values[0]);
                 let code = dc.get(first - *prediction);
                 *prediction = first;
-                all(&mut parts.writer, code, ac, block)?;
+                write(&mut parts.writer, code, ac, block)?;
             }
         }
     }
     Some(())
-}
-
-/// Writes a block after the code of its first coefficient.
-#[inline(always)]
-fn all(writer: &mut CodedWriter<'_, '_>, first: Code, codes: &AcCodes, block: &ZigzagBlock) -> Option<()> {
-    let mut rest = block.mask & !1;
-    let mut last = 0;
-    // The codes go out in pairs.
-    let mut before = first;
-    while rest != 0 {
-        let k = rest.trailing_zeros();
-        rest &= rest - 1;
-        let mut run = k - last - 1;
-        last = k;
-        while run > 15 {
-            writer.codes(before, codes.alone(15))?;
-            before = Code::EMPTY;
-            run -= 16;
-        }
-        let code = codes.get(run, block.values[k as usize & 63].into());
-        if rest == 0 {
-            writer.codes(before, code)?;
-            before = Code::EMPTY;
-            break;
-        }
-        let next = rest.trailing_zeros();
-        let run = next - last - 1;
-        if run > 15 {
-            writer.codes(before, code)?;
-            before = Code::EMPTY;
-            continue;
-        }
-        writer.codes(before, code)?;
-        rest &= rest - 1;
-        last = next;
-        before = codes.get(run, block.values[next as usize & 63].into());
-    }
-    let end = if last < 63 { codes.alone(0) } else { Code::EMPTY };
-    writer.codes(before, end)
 }
 
 fn dc_first(
@@ -269,8 +262,11 @@ fn ac_first(
             while rest != 0 {
                 let k = rest.trailing_zeros();
                 rest &= rest - 1;
-                let value = i32::from(block.values[k as usize & 63]);
-                let shifted = if value < 0 { -(-value >> shift) } else { value >> shift };
+                let value = block.values[k as usize & 63];
+                let shifted = {
+                    let amount = (value.unsigned_abs() >> shift).cast_signed();
+                    if value < 0 { amount.wrapping_neg() } else { amount }
+                };
                 if shifted == 0 {
                     continue;
                 }
