@@ -19,8 +19,8 @@ FLOORS = {
     "rust/core/src": """
         error order
         control limits memory
-        sys parallel
-        codec image
+        sys parallel image
+        codec
         augment format
         file interchange
         read write build_info
