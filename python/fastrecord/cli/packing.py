@@ -117,7 +117,7 @@ def _run(
     if summary.recognised is not None:
         say(f"format: {summary.format} ({summary.recognised})")
     say(*(f"left out: {each}" for each in summary.left_out))
-    _print(summary, resumed=output.mode == "resume")
+    _print(summary, resumed=output.mode == "resume", packed=recode.packed)
 
 
 @contextmanager
@@ -140,12 +140,13 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[PackProgress], None]]:
         yield show
 
 
-def _print(summary: PackSummary, *, resumed: bool) -> None:
+def _print(summary: PackSummary, *, resumed: bool, packed: bool) -> None:
     """Print what a pack has done.
 
     Args:
         summary: The result.
         resumed: Whether it continued an earlier pack.
+        packed: Whether JPEGs were to be stored as packed coefficients.
     """
     from fastrecord.packing.summary import foreign_text
 
@@ -157,14 +158,14 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
         say(f"{where}: complete already, {summary.records:,} records{classes}")
         say(*shard_lines(summary.manifest, summary.not_named))
         return
-    packed = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
+    new = "" if summary.packed == summary.records else f" ({summary.packed:,} of them new)"
     say(
-        f"{where}: {summary.records:,} records{packed}{classes}, {bytes_text(summary.bytes)}, "
+        f"{where}: {summary.records:,} records{new}{classes}, {bytes_text(summary.bytes)}, "
         f"{speed(summary.written, summary.seconds)}"
     )
     say(*shard_lines(summary.manifest, summary.not_named))
     if summary.recoded is not None:
-        say(_recoded_text(summary.recoded))
+        say(_recoded_text(summary.recoded, packed=packed))
     if summary.foreign:
         say(foreign_text(summary.foreign))
     if summary.skipped:
@@ -179,16 +180,20 @@ def _print(summary: PackSummary, *, resumed: bool) -> None:
         say(f"left out {summary.ignored:,} files beside the class folders")
 
 
-def _recoded_text(recoded: dict[str, int]) -> str:
+def _recoded_text(recoded: dict[str, int], *, packed: bool) -> str:
     names = {
         "smaller": "made smaller",
         "raw": "raw",
         "kept": "kept byte for byte",
         "crop_index": "with a crop index",
     }
-    counts = ", ".join(f"{recoded[key]:,} {name}" for key, name in names.items() if recoded[key] or key == "kept")
+    counts = [f"{recoded[key]:,} {name}" for key, name in names.items() if recoded[key] or key == "kept"]
+    if packed:
+        others = recoded["images"] - recoded["packed"]
+        made = [f"{recoded['smaller']:,} made smaller"] if recoded["smaller"] else []
+        counts = [*made, f"{recoded['packed']:,} packed", *([f"{others:,} not"] if others else [])]
     sizes = f"{bytes_text(recoded['bytes_in'])} became {bytes_text(recoded['bytes_out'])}"
-    return f"of {recoded['images']:,} images {counts}; {sizes}"
+    return f"of {recoded['images']:,} images {', '.join(counts)}; {sizes}"
 
 
 def _show(preview: Preview, *, as_json: bool) -> None:

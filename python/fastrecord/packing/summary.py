@@ -42,8 +42,9 @@ class PackSummary:
         foreign: Kind -> number of images of this run that fastrecord itself cannot decode, such as
             AVIF. The loader has Pillow decode them, one by one.
         recoded: Counts of this run if images were to be changed: the number of `images`, and how
-            many were `kept` byte for byte, made `smaller` or `raw`, or have a `crop_index`;
-            `bytes_in` of the input files and `bytes_out` as stored.
+            many were `kept` byte for byte, made `smaller` or `raw`, have a `crop_index`, or are
+            `packed`, from which readers restore the bytes that were kept or made; `bytes_in` of the
+            input files and `bytes_out` as stored.
         scale: Ratio of the sizes of the larger and smaller images of pairs; None without pairs, or
             without a common scale.
         format: Format of the source of an import; None for a pack.
