@@ -300,7 +300,14 @@ class NewFieldWriter:
 @final
 class Copier:
     def __new__(
-        cls, path: str | PathLike[str], like: Reader, records: int, *, overwrite: bool = False, verify: bool = False
+        cls,
+        path: str | PathLike[str],
+        like: Reader,
+        records: int,
+        *,
+        overwrite: bool = False,
+        verify: bool = False,
+        packed: bool | None = None,
     ) -> Self: ...
     def copy_run(
         self,
@@ -330,6 +337,7 @@ class Copier:
     def __len__(self) -> int: ...
     path: Final[str]
     bytes_written: Final[int]
+    converted: Final[tuple[int, int]]
 
 @final
 class Salvage:

@@ -59,7 +59,7 @@ def derived(
     Args:
         source: The function or class.
         names: The parameters.
-        negatable: Whether flags can also be turned off, as `--no-flag`.
+        negatable: Whether flags can also be turned off, as `--no-flag`. Flags that may be None always can.
         words: What the help calls parameters that are no options, such as "OUT".
         changes: Attributes of single options that differ, by parameter.
     """
@@ -274,6 +274,7 @@ def _options(
         more = {"required": True, "metavar": more["metavar"]}
     flags = [flag(name), *([_SHORT[name]] if name in _SHORT else [])]
     if bool in kinds:
+        negatable = negatable or NoneType in kinds
         more = {"is_flag": True, "default": None}
         if negatable or default is True:
             flags = [f"{flag(name)}/--no-{flag(name)[2:]}" if negatable else f"--no-{flag(name)[2:]}"]

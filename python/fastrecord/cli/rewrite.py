@@ -29,6 +29,9 @@ def copied(summary: RewriteSummary) -> Iterator[str]:
         f"{bytes_text(summary.bytes)}, {speed(summary.bytes, summary.seconds)}"
     )
     yield from shard_lines(summary.manifest, summary.not_named)
+    counts = {"packed": summary.packed, "unpacked": summary.unpacked, "as they were": summary.unchanged}
+    if any(counts.values()):
+        yield f"images: {', '.join(f'{count:,} {name}' for name, count in counts.items() if count)}"
     if summary.differing:
         keys = ", ".join(summary.differing)
         yield f"metadata that differs between the files, taken from the first file that has it: {keys}"
@@ -36,7 +39,7 @@ def copied(summary: RewriteSummary) -> Iterator[str]:
 
 @command(rewrite.merge, "FILE... OUT")
 def merge(summary: RewriteSummary) -> Iterator[str]:
-    """Write the records of all FILEs, one file after the other, into OUT. Nothing is decoded; FILEs do not change.
+    """Write the records of all FILEs, one file after the other, into OUT. No pixel is decoded; FILEs do not change.
 
     All FILEs need the same fields; OUT has them in the order of the first FILE. Classes are matched by name. The first
     FILE's classes keep their numbers, new names get the next ones, and the int64 field `label` is renumbered. Where
@@ -77,6 +80,9 @@ def shuffle(summary: RewriteSummary) -> Iterator[str]:
 @command(rewrite.compact, "FILE [OUT]")
 def compact(summary: RewriteSummary) -> Iterator[str]:
     """Rewrite FILE without its unused bytes: old indexes, replaced columns, a torn tail.
+
+    With --packed its JPEGs are then packed, and with --no-packed they are again the files that they were. Readers give
+    the same bytes in both forms.
 
     The new file replaces FILE once everything is copied, so both need room together. With OUT it is written there, and
     FILE does not change. Open readers continue with the old file; a FILE that a writer has open is refused. After an

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastrecord.lazy import lazily
 
 if TYPE_CHECKING:
+    from fastrecord.files.copy_job import Converting as Converting
     from fastrecord.files.copy_job import Copying as Copying
     from fastrecord.files.copy_job import Replacing as Replacing
     from fastrecord.files.extraction import extract as extract
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fastrecord.files.transfer import copy as copy
 
 _NAMES = {
+    "Converting": "copy_job",
     "Copying": "copy_job",
     "Replacing": "copy_job",
     "add_field": "fields",

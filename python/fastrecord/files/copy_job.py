@@ -17,7 +17,7 @@ from fastrecord.errors import Code, FastRecordError
 from fastrecord.files.division import Part, PathLike
 from fastrecord.files.interrupt import HeldInterrupt
 from fastrecord.files.manifest import name_new_shards
-from fastrecord.files.merging import check_same_fields
+from fastrecord.files.merging import check_same_fields, note_conversion
 from fastrecord.files.places import exists_already, refuse_irregular, refuse_url
 from fastrecord.schema.shard_sets import COMMANDS, check_together, made_of
 from fastrecord.store import is_url
@@ -69,6 +69,27 @@ class Copying(Replacing, total=False):
     verify: bool
 
 
+class Converting(Copying, total=False):
+    """Options of the functions that copy records, and may store their images in the other form.
+
+    Attributes:
+        overwrite: Replace existing outputs once all is copied; by default they are refused. Old and new
+            files need room together.
+        allow_incomplete: Also accept files whose own packing is unfinished, incomplete shard sets, and
+            files together with files made from them.
+        progress: Called now and then with bytes done and bytes in total; an exception in it cancels the
+            call.
+        verify: Compare the checksum of each payload while copying; slower. Checksums are copied in any
+            case, so `fastrecord verify` finds earlier damage later.
+        packed: Store JPEGs as packed coefficients, as for `pack` (True), or packed ones as the files
+            that they were (False). Works on all CPUs, and decodes no pixels. Readers give the same
+            bytes in both forms. Crop indexes of images that change are left out. Default: each image
+            stays as it is stored.
+    """
+
+    packed: bool | None
+
+
 @dataclass(slots=True)
 class RewriteSummary:
     """Result of a merge, split, shuffle, select or compact.
@@ -80,6 +101,10 @@ class RewriteSummary:
         bytes: Total size of the files.
         source_bytes: Total size of the source files.
         classes: Class names, position = label; None without classes.
+        packed: Number of images that were packed.
+        unpacked: Number of images that were unpacked.
+        unchanged: Number of images that were to change, and stay as they are stored: images of other
+            formats, JPEGs that would not come back byte for byte, and damaged ones.
         differing: Metadata keys whose values differ between the sources; the value comes from the
             first file that has the key.
         manifest: The `dataset.json` that names the files as shards of one data set; None without one.
@@ -93,6 +118,9 @@ class RewriteSummary:
     bytes: int = 0
     source_bytes: int = 0
     classes: list[str] | None = None
+    packed: int = 0
+    unpacked: int = 0
+    unchanged: int = 0
     differing: list[str] = field(default_factory=list)
     manifest: str | None = None
     not_named: str | None = None
@@ -114,6 +142,7 @@ class Job:
         allow_incomplete: What opened the sources has seen to it.
         progress: Likewise.
         verify: Likewise.
+        packed: As in `Converting`.
     """
 
     def __init__(
@@ -126,11 +155,13 @@ class Job:
         allow_incomplete: bool = False,
         progress: Progress | None = None,
         verify: bool = False,
+        packed: bool | None = None,
     ) -> None:
         del allow_incomplete
         self.readers, self.parts, self.in_place = readers, parts, in_place
         self.paths = [part.path for part in parts]
         self.verify, self.progress, self.overwrite = verify, progress, overwrite or in_place
+        self.packed = packed
         self.source_bytes = sum(
             reader.nbytes if is_url(reader.path) else os.path.getsize(reader.path) for reader in readers
         )
@@ -180,10 +211,14 @@ class Job:
                     else:
                         copier.copy_rows(reader, records, renumber=renumber, progress=self.report)
                 copier.settle()
+            metadata = metadata if self.packed is None else note_conversion(metadata, packed=self.packed)
             own = metadata if classes is None else metadata | {"classes": classes}
             self.finish(*(own | part.entry for part in self.parts), complete=complete)
         summary = RewriteSummary(self.paths, [len(copier) for copier in self.copiers], classes=classes)
         summary.records, summary.source_bytes = sum(summary.counts), self.source_bytes
+        converted = sum(copier.converted[0] for copier in self.copiers)
+        summary.unchanged = sum(copier.converted[1] for copier in self.copiers)
+        summary.packed, summary.unpacked = (converted, 0) if self.packed else (0, converted)
         summary.bytes = sum(map(os.path.getsize, self.paths))
         if self.in_place or self.parts[0].shard is not None:
             self._name(summary)
@@ -197,7 +232,8 @@ class Job:
         self.before = sum(copier.bytes_written for copier in self.copiers[:number])
         part, like = self.parts[number], self.readers[0]
         records = len(like) if self.in_place else part.stop - part.start
-        self.copiers[number:] = [Copier(part.path, like, records, overwrite=self.overwrite, verify=self.verify)]
+        overwrite, verify, packed = self.overwrite, self.verify, self.packed
+        self.copiers[number:] = [Copier(part.path, like, records, overwrite=overwrite, verify=verify, packed=packed)]
         return self.copiers[number]
 
     def report(self, written: int) -> None:

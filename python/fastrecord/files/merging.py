@@ -47,6 +47,23 @@ def merge_metadata(readers: Sequence[Reader]) -> tuple[dict[str, Any], list[str]
     return merged, differing
 
 
+def note_conversion(metadata: dict[str, Any], *, packed: bool) -> dict[str, Any]:
+    """Return the metadata of a file whose JPEGs were packed or unpacked: how each pack stores images has changed."""
+    packs = metadata.get("packs")
+    if not isinstance(packs, list):
+        return metadata
+    noted = []
+    for entry in packs:
+        if isinstance(entry, dict) and isinstance(entry.get("recode", {}), dict):
+            settings = {name: value for name, value in entry.get("recode", {}).items() if name != "packed"}
+            if packed and not settings.get("raw"):
+                settings = {name: value for name, value in settings.items() if name != "crop_index"} | {"packed": True}
+            others = {name: value for name, value in entry.items() if name != "recode"}
+            entry = others | ({"recode": settings} if settings else {})
+        noted.append(entry)
+    return metadata | {"packs": noted}
+
+
 def merge_labels(
     readers: Sequence[Reader], label: str, given: Sequence[str] | None = None
 ) -> tuple[list[str] | None, list[NDArray[np.int64] | None]]:

@@ -1,6 +1,7 @@
 """`merge`, `split`, `shuffle`, `select`, `compact`: new files from the records of others.
 
-Payloads are copied, never decoded, and no source changes.
+Payloads are copied, never decoded, and no source changes. `merge` and `compact` can store images in the
+other form.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 from fastrecord._core import Reader, permute, stored_bytes
 from fastrecord.checks import WORD, integer
 from fastrecord.errors import Code
-from fastrecord.files.copy_job import ROWS, Copying, Job, RewriteSummary, opened, steps
+from fastrecord.files.copy_job import ROWS, Converting, Copying, Job, RewriteSummary, opened, steps
 from fastrecord.files.division import (
     FILE_BYTES,
     Part,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from fastrecord.files.copy_job import Piece
 
 
-def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Copying]) -> RewriteSummary:
+def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Converting]) -> RewriteSummary:
     """Write the records of several files, one file after the other, into a new one.
 
     Classes are matched by name. The first file's classes keep their numbers, new names of later
@@ -56,7 +57,7 @@ def merge(paths: Iterable[PathLike], out: PathLike, **options: Unpack[Copying]) 
         paths: The files, in order. They need the same fields, in any order; a field may be
             compressed in one file and not in another.
         out: File to write. It is committed, and becomes readable, when the copy is complete.
-        options: As in `Copying`.
+        options: As in `Converting`.
 
     Raises:
         SchemaError: the files differ in their fields, or only some of them have class names; names
@@ -193,10 +194,10 @@ def shuffle(path: PathLike, out: PathLike, seed: int = 0, **options: Unpack[Copy
         return job.run(lambda _: order, reader.metadata, class_names(reader))
 
 
-def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Copying]) -> RewriteSummary:
-    """Rewrite a file without unused bytes.
+def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Converting]) -> RewriteSummary:
+    """Rewrite a file without unused bytes, or with its images in another form.
 
-    These are old directories and indexes, replaced columns, and a torn tail.
+    Unused bytes are old directories and indexes, replaced columns, and a torn tail.
 
     The new file has one commit and, for columns without missing values, one chunk a column. To
     readers it is another file: open readers continue with the old one, and data sets pickled before
@@ -207,7 +208,7 @@ def compact(path: PathLike, out: PathLike | None = None, **options: Unpack[Copyi
         out: File to write. Default: `path` itself. The new file is then written beside it under
             another name and replaces it at the end, so there must be space for both; appending is
             refused meanwhile.
-        options: As in `Copying`.
+        options: As in `Converting`.
 
     Raises:
         LockedError: a writer has `path` open, and `path` is to be replaced.

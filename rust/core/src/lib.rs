@@ -49,6 +49,7 @@ pub use build_info::{instructions, libraries};
 pub use codec::Codec;
 pub use codec::choose::DEFAULT_LEVEL;
 pub use control::Control;
+pub use copy::convert::{Conversion, ConversionCounts};
 pub use copy::copier::{Copier, Renumber};
 pub use copy::gather::stored_bytes;
 pub use error::damage::Damage;

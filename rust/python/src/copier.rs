@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use fastrecord_core::{Control, Copier as CoreCopier, Error, Mode, Renumber, stored_bytes as core_stored_bytes};
+use fastrecord_core::{
+    Control, Conversion, Copier as CoreCopier, Error, Mode, Renumber, stored_bytes as core_stored_bytes,
+};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -14,7 +16,8 @@ use crate::exclusive::Exclusive;
 use crate::logging::{delivered, follow};
 use crate::read::reader::Reader;
 
-/// Write a new file from records of other files. Payloads are copied as stored, never decoded.
+/// Write a new file from records of other files. Payloads are copied as stored, never decoded, unless
+/// images are to be packed or restored.
 ///
 /// Args:
 ///     path: The file to write. It cannot be read before `commit`. Leaving a `with` block without a
@@ -23,6 +26,9 @@ use crate::read::reader::Reader;
 ///     records: Number of records to copy; reserves space for their entries.
 ///     overwrite: Replace an existing file at `close`. Otherwise an existing file is refused.
 ///     verify: Check the CRC of each payload while copying.
+///     packed: Store JPEGs as packed coefficients (True), or packed ones as the files that they were
+///         (False). None keeps each image as it is stored. Damaged images stay as they are, unless
+///         they are verified.
 ///
 /// Raises:
 ///     FileExistsError, LockedError, OSError: as `Writer`.
@@ -56,7 +62,7 @@ fn renumbering(given: Option<(String, PyReadonlyArray1<'_, i64>)>) -> Vec<Renumb
 #[pymethods]
 impl Copier {
     #[new]
-    #[pyo3(signature = (path, like, records, *, overwrite = false, verify = false))]
+    #[pyo3(signature = (path, like, records, *, overwrite = false, verify = false, packed = None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -64,6 +70,7 @@ impl Copier {
         records: u64,
         overwrite: bool,
         verify: bool,
+        packed: Option<bool>,
     ) -> PyResult<Self> {
         let state = like.get().state()?;
         let mode = if overwrite { Mode::Overwrite } else { Mode::Create };
@@ -74,7 +81,10 @@ impl Copier {
             Error::Io { path: named, source } if named == place => to_py(Error::Io { path: path.clone(), source }),
             error => to_py(error),
         });
-        let copier = delivered(py, copier)?;
+        let mut copier = delivered(py, copier)?;
+        if let Some(packed) = packed {
+            copier.convert(if packed { Conversion::Pack } else { Conversion::Restore });
+        }
         Ok(Self { path, core: Exclusive::new(copier) })
     }
 
@@ -179,6 +189,13 @@ impl Copier {
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         path_text(py, &self.path)
+    }
+
+    /// The number of images that were packed or restored, and of those that could not be packed.
+    #[getter]
+    fn converted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let counts = self.core.take(py, &self.path)?.converted();
+        Ok((counts.converted, counts.unchanged))
     }
 
     /// Bytes written so far.

@@ -4,6 +4,7 @@ use std::mem;
 
 use crate::error::Result;
 use crate::format::chunk::Chunk;
+use crate::format::field_type::FieldType;
 use crate::format::schema::Schema;
 use crate::write::column::{ChunkWriter, ColumnKey};
 use crate::write::output::Output;
@@ -21,6 +22,8 @@ pub(super) struct CopyColumn {
     pub alignment: u64,
     /// Whether its payloads are kept apart from other fields' payloads.
     pub text: bool,
+    /// Whether its field holds images.
+    pub image: bool,
     /// The expected number of entries.
     pub expected: u64,
     /// The reserved space that is being filled.
@@ -42,6 +45,7 @@ impl CopyColumn {
                 key,
                 alignment: row.kind.alignment(),
                 text: row.kind.holds_text(),
+                image: row.kind == FieldType::Image,
                 expected,
                 room: None,
                 entries: Vec::new(),

@@ -1,10 +1,11 @@
-//! `Copier`: copies records from file to file. Payloads are copied as stored, never decoded;
-//! entries get new offsets.
+//! `Copier`: copies records from file to file. Payloads are copied as stored, never decoded, unless
+//! images are to get another form; entries get new offsets.
 //!
 //! A copy has one commit. Each of its columns is one chunk if no record lacks a value. The number
 //! of records is known in advance, so space is reserved for their entries. They are written along
 //! with the payloads, and memory does not grow with the number of records.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::control::Control;
 use crate::copy::column::CopyColumn;
+use crate::copy::convert::{Conversion, ConversionCounts, Convert};
 use crate::copy::gather::{Rows, add_sides, copy_values, extents_in, gather_extents};
 use crate::copy::pieces::Piece;
 use crate::copy::transfer::{Span, Transfer};
@@ -27,6 +29,9 @@ use crate::write::writer::{Mode, Writer, WriterOptions};
 /// Entries of all columns that are looked up at once. This bounds the memory of a copy.
 const WINDOW: u64 = 128 << 10;
 const WINDOW_RECORDS: u64 = 64 << 10;
+/// As few records while images are converted: other payloads of these records follow their images.
+const CONVERTED_RECORDS: u64 = 4 << 10;
+
 /// Writes a new file from records of others.
 ///
 /// The file can be read only after [`Copier::finish`]. Dropping the copier before that is
@@ -38,6 +43,8 @@ pub struct Copier {
     records: u64,
     verify: bool,
     span: Span,
+    conversion: Option<Conversion>,
+    counts: ConversionCounts,
     /// The offset at which the copy begins.
     start: u64,
     /// The payloads of a window, and the entries of each of its columns. Memory is kept from one
@@ -88,7 +95,18 @@ impl Copier {
         let columns = CopyColumn::for_schema(writer.schema(), records);
         let start = writer.output().position();
         let (pieces, entries) = (Vec::new(), vec![Vec::new(); columns.len()]);
-        Self { start, writer, columns, records: 0, verify, span: Span::default(), pieces, entries }
+        let (conversion, counts) = (None, ConversionCounts::default());
+        Self { start, writer, columns, records: 0, verify, span: Span::default(), conversion, counts, pieces, entries }
+    }
+
+    /// Converts the images of all records that are copied from now on.
+    pub fn convert(&mut self, conversion: Conversion) {
+        self.conversion = Some(conversion);
+    }
+
+    /// Counts of the images that were to be converted.
+    pub fn converted(&self) -> ConversionCounts {
+        self.counts
     }
 
     /// The file that is being written.
@@ -178,7 +196,8 @@ impl Copier {
         }
         let fields = self.fields_in(source)?;
         self.adopt_dictionaries(source, &fields)?;
-        let step = (WINDOW / self.columns.len().max(1) as u64).clamp(64, WINDOW_RECORDS);
+        let most = if self.conversion.is_some() { CONVERTED_RECORDS } else { WINDOW_RECORDS };
+        let step = (WINDOW / self.columns.len().max(1) as u64).clamp(64, most);
         let mut done = 0;
         while done < rows.len() {
             let empty = match rows {
@@ -243,6 +262,12 @@ impl Copier {
         let alignments: Vec<u64> = self.columns.iter().map(|c| c.alignment).collect();
         let columns = &self.columns;
         let named = |piece: &Piece| (fields[columns[piece.column as usize].field], rows.record(piece.entry.into()));
+        if let Some(conversion) = self.conversion {
+            let (output, start, verify) = (self.writer.output(), self.start, self.verify);
+            let convert =
+                Convert { source, output, start, conversion, alignments: &alignments, verify, name: &named, control };
+            convert_images(convert, columns, pieces, gathered, &mut self.counts)?;
+        }
         Transfer {
             source,
             start: self.start,
@@ -324,4 +349,38 @@ impl Copier {
     pub fn abort(&mut self) {
         self.writer.discard();
     }
+}
+
+/// Converts the images of a window. Leaves the other pieces, without the crop indexes of converted images.
+fn convert_images(
+    convert: Convert<'_>,
+    columns: &[CopyColumn],
+    pieces: &mut Vec<Piece>,
+    entries: &mut [Vec<u8>],
+    counts: &mut ConversionCounts,
+) -> Result<()> {
+    let (conversion, limit) = (convert.conversion, convert.source.data_end());
+    let concerned = |piece: &Piece| {
+        let column = &columns[piece.column as usize];
+        let entry = entries[piece.column as usize].as_chunks().0.get(piece.entry as usize);
+        let extent = entry.and_then(|entry| Extent::decode(entry, limit));
+        column.image && column.key.part == Part::MAIN && extent.is_some_and(|extent| conversion.concerns(&extent))
+    };
+    let (images, others): (Vec<Piece>, Vec<Piece>) = pieces.iter().partition(|piece| concerned(piece));
+    let changed = convert.run(&images, entries, counts)?;
+    *pieces = others;
+    let changed = images.iter().zip(changed).filter(|(_, changed)| *changed).map(|(piece, _)| piece);
+    let mut gone = HashSet::new();
+    for piece in changed {
+        let field = columns[piece.column as usize].field;
+        let side = columns.iter().position(|column| column.field == field && column.key.part == Part::SIDE);
+        let Some(side) = side else { continue };
+        let missing = Extent { missing: true, ..Extent::default() }.encode();
+        if let Some(entry) = entries[side].as_chunks_mut().0.get_mut(piece.entry as usize) {
+            *entry = missing;
+        }
+        gone.insert((side as u32, piece.entry));
+    }
+    pieces.retain(|piece| !gone.contains(&(piece.column, piece.entry)));
+    Ok(())
 }
