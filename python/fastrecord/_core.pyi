@@ -52,6 +52,7 @@ __all__ = [
     "all_limits",
     "allocate",
     "check_field",
+    "codecs",
     "commit_parts",
     "count_chunks",
     "crc32c",
@@ -85,6 +86,7 @@ __all__ = [
     "stored_bytes",
     "supply_of",
     "uniform",
+    "value_bytes",
 ]
 
 __version__: str
@@ -367,6 +369,8 @@ def resident_bytes(path: str | PathLike[str]) -> tuple[int, int]: ...
 def count_chunks(reader: Reader) -> int: ...
 def set_place(reader: Reader, place: str | PathLike[str]) -> None: ...
 def side_kinds(reader: Reader, field: str, records: Sequence[int]) -> NDArray[np.int64]: ...
+def codecs(reader: Reader, field: str, records: Sequence[int]) -> NDArray[np.int64]: ...
+def value_bytes(reader: Reader, field: str) -> tuple[int, int]: ...
 
 @final
 class Reader:

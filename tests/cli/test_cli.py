@@ -294,7 +294,7 @@ def test_info_json_has_the_documented_keys(packed: Path) -> None:
             "bytes": packed.stat().st_size,
             "fields": {"image": "image", "label": "int64", "key": "string"},
             "compression": {},
-            "crops": {"image": {"sampled": 12, "crop_index": 0}},
+            "crops": {"image": {"sampled": 12, "crop_index": 0, "packed": 0}},
             "commits": reader.commit,
             "classes": ["cat", "dog", "owl"],
             "version": 1,

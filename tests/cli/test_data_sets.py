@@ -51,7 +51,7 @@ def test_info_sums_a_data_set_up_and_opens_one_shard(folder: Path) -> None:
         "classes": ["ant", "bee", "cow"],
         "complete": True,
         "compression": {},
-        "crops": {"image": {"sampled": 3, "crop_index": 0}},
+        "crops": {"image": {"sampled": 3, "crop_index": 0, "packed": 0}},
         "version": 1,
     }
     assert about == expected

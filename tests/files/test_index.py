@@ -254,7 +254,7 @@ def test_the_command_indexes_each_file_and_continues_after_a_bad_one(path: Path,
 
 
 def test_info_says_how_many_images_have_an_index(path: Path) -> None:
-    assert json.loads(good("info", "--json", path))["crops"] == {"image": {"sampled": 10, "crop_index": 0}}
+    assert json.loads(good("info", "--json", path))["crops"] == {"image": {"sampled": 10, "crop_index": 0, "packed": 0}}
     assert "crops" not in good("info", path)
     good("index", path)
     assert json.loads(good("info", "--json", path))["crops"]["image"]["crop_index"] == 8

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fastrecord._core import Batch, Reader, side_kinds
+from fastrecord._core import Batch, Reader, codecs, side_kinds
 from fastrecord.cli.command import arguments, command, json_option
 from fastrecord.cli.sources import SHARDS_AT_ONCE, Classes, Records, opened, opened_file
 from fastrecord.cli.text import bytes_text, say
@@ -94,12 +94,14 @@ def _stored(reader: Reader, *, remote: bool) -> dict[str, dict[str, Any]]:
 
 
 def _crops(reader: Reader, field: str, most: int) -> dict[str, int]:
-    """Return how many images of a field were sampled, and how many of them have a crop index."""
-    from fastrecord.look.values import CROP_INDEX
+    """Return how many images of a field were sampled, and how many of them have a crop index, or are packed."""
+    from fastrecord.look.values import CROP_INDEX, PACKED_JPEG
 
     count = min(len(reader), most)
-    kinds = side_kinds(reader, field, [i * len(reader) // count for i in range(count)]).tolist() if count else []
-    return {"sampled": count, "crop_index": kinds.count(CROP_INDEX)}
+    some = [i * len(reader) // count for i in range(count)]
+    kinds = side_kinds(reader, field, some).tolist() if some else []
+    stored = codecs(reader, field, some).tolist() if some else []
+    return {"sampled": count, "crop_index": kinds.count(CROP_INDEX), "packed": stored.count(PACKED_JPEG)}
 
 
 @command(_about, "FILE...", each=True, to_dict=lambda about: about)
@@ -162,10 +164,11 @@ def _compressed(field: str, how: dict[str, Any]) -> str:
 
 
 def _croppable(crops: dict[str, dict[str, int]]) -> Iterator[str]:
-    """Yield how many of the sampled images of each field can be decoded in parts, if any."""
+    """Yield how many of the sampled images of each field are packed, or have a crop index, if any."""
     for field, counts in crops.items():
-        if counts["crop_index"]:
-            yield f"{field} {counts['crop_index']:,} with a crop index, of {counts['sampled']:,} looked at"
+        names = {"packed": "packed", "crop_index": "with a crop index"}
+        if found := [f"{counts[name]:,} {text}" for name, text in names.items() if counts[name]]:
+            yield f"{field} {' and '.join(found)}, of {counts['sampled']:,} looked at"
 
 
 def _recoded(packs: object) -> list[str]:

@@ -68,6 +68,7 @@ def _image_lines(name: str, images: ImageStats, found: FileStats) -> Iterator[st
             yield f"    {title:<12} {_shares_text(counts, images.sampled)}"
     others = {
         "progressive": images.progressive,
+        "packed": images.packed,
         "with a crop index": images.crop_index,
         "unreadable": images.unreadable,
     }

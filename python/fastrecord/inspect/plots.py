@@ -102,7 +102,7 @@ def _draw_distribution(axes: Any, numbers: Distribution | None, title: str, unit
 
 def _draw_kinds(axes: Any, field: str, images: ImageStats) -> None:
     kinds = {**images.formats, **images.modes, **images.subsampling}
-    kinds |= {"progressive": images.progressive, "crop index": images.crop_index}
+    kinds |= {"progressive": images.progressive, "packed": images.packed, "crop index": images.crop_index}
     shares = [100 * count / max(images.sampled, 1) for count in kinds.values()]
     axes.barh([_plain(kind) for kind in kinds][::-1], shares[::-1], color=_BLUE)
     axes.set(title=_plain(f"{field}: kinds, of {images.sampled:,} looked at"), xlabel="%", xlim=(0, 100))

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastrecord._core import FastRecordError, image_size, permute, side_kinds
+from fastrecord._core import FastRecordError, codecs, image_size, permute, side_kinds, value_bytes
 from fastrecord.checks import WORD, integer
 from fastrecord.dataset.columns import Columns
 from fastrecord.dataset.labels import Labels
 from fastrecord.dataset.shards import Paths, Shards
 from fastrecord.inspect.findings import Answer
 from fastrecord.look.pictures import PIL_ERRORS
-from fastrecord.look.values import CROP_INDEX, image_format
+from fastrecord.look.values import CROP_INDEX, PACKED_JPEG, image_format
 from fastrecord.schema import FieldType
 from fastrecord.schema.roles import find_label, holds_classes, lies_in_index, plain
 
@@ -104,6 +104,7 @@ class ImageStats:
         subsampling: Of the colours, and number of JPEGs: "4:2:0".
         progressive: Progressive JPEGs.
         crop_index: JPEGs with a crop index.
+        packed: JPEGs stored as packed coefficients.
         unreadable: Images whose header cannot be read.
     """
 
@@ -117,6 +118,7 @@ class ImageStats:
     subsampling: dict[str, int]
     progressive: int
     crop_index: int
+    packed: int
     unreadable: int
 
 
@@ -128,7 +130,8 @@ class FieldStats:
         name, type: Its name, and its type as text.
         bytes: Bytes of the values, decompressed.
         stored: Bytes that the values take in the files, without the index and side bytes.
-        ratio: Bytes divided by stored bytes; 1 without compression; None without values.
+        ratio: Bytes divided by stored bytes; 1 without compression, below 1 for packed images; None without
+            values.
         duplicates: Equal values; None for numbers and small arrays, which lie in the index.
         images: None if the values are not images.
     """
@@ -229,10 +232,8 @@ def _field(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64]) 
         alike = Distribution(size, size, size, size, size * count, [size, size], [count]) if count else None
         return FieldStats(name, str(kind), alike, size * count, 1, None, images)
     lengths = np.concatenate([reader.lengths(name) for reader in shards.readers])
-    raw = stored = int(lengths.sum())
-    for reader in shards.readers:
-        how = reader.compression().get(name)
-        stored += 0 if how is None else how["stored"] - how["bytes"]
+    raw = int(lengths.sum())
+    stored = sum(value_bytes(reader, name)[1] for reader in shards.readers)
     ratio = raw / stored if stored else None
     return FieldStats(
         name, str(kind), Distribution.of(lengths), stored, ratio, _duplicates(shards, name, lengths), images
@@ -277,6 +278,7 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
     formats, modes, subsampling = Counter[str](), Counter[str](), Counter[str]()
     sides: list[tuple[int, int]] = []
     kinds: list[int] = []
+    packed = 0
     progressive = unreadable = 0
     for shard, _, numbers in shards.split(rows):
         reader, supply, records = shards.readers[shard], shards.supply(shard), numbers.tolist()
@@ -286,6 +288,7 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
             kinds += (
                 side_kinds(reader, name, records) if supply is None else supply.side_kinds(name, records)
             ).tolist()
+            packed += codecs(reader, name, records).tolist().count(PACKED_JPEG)
         for record in records:
             # Only the pages of the header are read, so a checksum is not compared.
             data = reader.get(record, name, verify=False)
@@ -325,6 +328,7 @@ def _images(shards: Shards, name: str, kind: FieldType, rows: NDArray[np.int64])
         dict(subsampling.most_common()),
         progressive,
         kinds.count(CROP_INDEX),
+        packed,
         unreadable,
     )
 

@@ -14,6 +14,8 @@ from fastrecord.terminal import bytes_text
 
 # The kind of side bytes that are a crop index: docs/format.md.
 CROP_INDEX = 2
+# The codec of a JPEG that is stored as packed coefficients: docs/format.md.
+PACKED_JPEG = 3
 
 # Items of an array or a list, and bytes, that a summary repeats.
 _ITEMS = 8

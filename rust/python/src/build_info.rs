@@ -73,3 +73,29 @@ pub(crate) fn side_kinds<'py>(
     });
     Ok(int64_array(py, kinds.map_err(to_py)?.into_iter().map(u64::from).collect()))
 }
+
+/// Return how each record's value is stored, int64 (N,), as docs/format.md numbers it: 0 as it is, 1 by
+/// lz4, 2 by zstd, 3 as a packed JPEG. 0 for a missing value.
+#[pyfunction]
+pub(crate) fn codecs<'py>(
+    py: Python<'py>,
+    reader: &Bound<'py, Reader>,
+    field: &str,
+    records: Vec<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let state = reader.get().state()?;
+    let _kept = reader.get().need(py, Some(&[field]), None, false)?;
+    let codecs = py.detach(|| {
+        let field = state.reader.field(field)?;
+        state.reader.codecs(field, &state.reader.resolve(&records)?)
+    });
+    Ok(int64_array(py, codecs.map_err(to_py)?.into_iter().map(|codec| codec as u64).collect()))
+}
+
+/// Return the bytes of all values of a field, and the bytes that they take without side bytes.
+#[pyfunction]
+pub(crate) fn value_bytes(py: Python<'_>, reader: &Bound<'_, Reader>, field: &str) -> PyResult<(u64, u64)> {
+    let state = reader.get().state()?;
+    let _kept = reader.get().need(py, Some(&[field]), None, false)?;
+    py.detach(|| state.reader.sizes(state.reader.field(field)?)).map_err(to_py)
+}

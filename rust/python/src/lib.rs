@@ -72,7 +72,9 @@ mod _core {
     #[pymodule_export]
     use crate::augment::{Mixing, Recipe};
     #[pymodule_export]
-    use crate::build_info::{all_limits, count_chunks, instructions, libraries, resident_bytes, side_kinds};
+    use crate::build_info::{
+        all_limits, codecs, count_chunks, instructions, libraries, resident_bytes, side_kinds, value_bytes,
+    };
     #[pymodule_export]
     use crate::copier::{Copier, stored_bytes};
     #[pymodule_export]

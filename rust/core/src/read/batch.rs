@@ -51,8 +51,8 @@ impl Reader {
         memory::collected(self.extents(field, records)?.iter().map(Extent::length))
     }
 
-    /// The bytes of all values of a field, and their stored bytes. Reads the index entry of every
-    /// record.
+    /// The bytes of all values of a field, and their stored bytes without side bytes. Reads the index
+    /// entry of every record.
     ///
     /// # Errors
     /// A damaged index, or a field without payloads.
@@ -62,7 +62,7 @@ impl Reader {
         for first in (0..self.len()).step_by(AT_ONCE as usize) {
             let records = self.run(first..self.len().min(first + AT_ONCE))?;
             for extent in self.extents(field, &records)? {
-                sizes = (sizes.0 + extent.raw, sizes.1 + extent.stored);
+                sizes = (sizes.0 + extent.raw, sizes.1 + extent.stored - extent.side());
             }
         }
         Ok(sizes)

@@ -1,7 +1,8 @@
-//! Side bytes of images: `Reader` methods that find, read and check them.
+//! Side bytes of images, and how values are stored: `Reader` methods that find, read and check them.
 
 use std::os::unix::fs::FileExt;
 
+use crate::codec::Codec;
 use crate::error::Result;
 use crate::error::damage::Damage;
 use crate::format::chunk::Part;
@@ -62,6 +63,14 @@ impl Reader {
             return Err(self.damaged(field, record, Damage::Side(detail)));
         }
         Ok(())
+    }
+
+    /// How each record's value is stored; [`Codec::None`] for a missing one.
+    ///
+    /// # Errors
+    /// As [`Reader::lengths`](crate::Reader::lengths).
+    pub fn codecs(&self, field: FieldIndex, records: &Records<'_>) -> Result<Vec<Codec>> {
+        memory::collected(self.extents(field, records)?.iter().map(|extent| extent.codec))
     }
 
     /// The kind of each record's side bytes, and 0 for a record without any. docs/format.md lists the
