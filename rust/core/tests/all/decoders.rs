@@ -1,4 +1,4 @@
-//! Our own Huffman decoder against libjpeg-turbo's: the same pixels, or the same error.
+//! Our own decoder of JPEGs against libjpeg-turbo: the same pixels, or the same error.
 //!
 //! `FASTRECORD_CASES=10` makes ten times as many images.
 
@@ -88,6 +88,71 @@ fn any_jpeg_has_the_same_pixels() {
             assert!(own == stock && own.is_ok(), "case {case}: {part:?}, reduced");
         }
     }
+}
+
+/// Replaces factors of quantisation and the meaning of components by any others.
+fn change_headers(data: &mut Vec<u8>, random: &mut Random) {
+    let mut at = 2;
+    while data[at + 1] != 0xDA {
+        let length = 2 + usize::from(u16::from_be_bytes([data[at + 2], data[at + 3]]));
+        match data[at + 1] {
+            0xDB if length == 69 && random.coin() => {
+                let id = data[at + 4];
+                let factors = (0..64).flat_map(|_| (random.bits() as u16 >> random.below(16)).max(1).to_be_bytes());
+                let body: Vec<u8> = std::iter::once(0x10 | id).chain(factors).collect();
+                data.splice(at..at + length, segment(0xDB, &body));
+                at += 2 + 2 + body.len();
+                continue;
+            }
+            0xDB if length == 69 => {
+                data[at + 5..at + 69].fill_with(|| (random.bits() as u8 >> random.below(8)).max(1));
+            }
+            0xE0 if random.coin() => {
+                data.drain(at..at + length);
+                continue;
+            }
+            0xEE if length == 16 => data[at + 15] = random.below(3) as u8,
+            _ => {}
+        }
+        at += length;
+    }
+    if random.below(4) == 0 {
+        let transform = random.below(3) as u8;
+        data.splice(at..at, segment(0xEE, &[&b"Adobe\0d\0\0\0\0"[..], &[transform]].concat()));
+    }
+    if random.below(4) == 0 {
+        // The frame and the scan name each component.
+        let frame = data.windows(2).position(|pair| matches!(pair, [0xFF, 0xC0 | 0xC1])).unwrap() + 9;
+        let scan = data.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 4;
+        if data[frame] == 3 {
+            for (n, id) in b"RGB".iter().enumerate() {
+                data[frame + 1 + 3 * n] = *id;
+                data[scan + 1 + 2 * n] = *id;
+            }
+        }
+    }
+}
+
+#[test]
+fn any_tables_and_colours_have_the_same_pixels() {
+    let mut both = Both::new(DecodeOptions::default());
+    let mut random = Random::new(4, 4, 4);
+    let mut different = 0;
+    for case in 0..cases(600) {
+        let (mut data, _, width, height) = any_jpeg(&mut random, 70);
+        if data.windows(2).any(|pair| pair == [0xFF, 0xC2]) {
+            continue;
+        }
+        let [_, before] = both.whole(&data);
+        change_headers(&mut data, &mut random);
+        let [own, stock] = both.whole(&data);
+        assert!(own == stock && own.is_ok(), "case {case}");
+        different += u32::from(own != before);
+        let part = any_part(&mut random, width, height);
+        let [own, stock] = both.part(&data, &[], part, (part.width, part.height));
+        assert!(own == stock && own.is_ok(), "case {case}: {part:?}");
+    }
+    assert!(different > cases(400));
 }
 
 /// Damages the bytes in one of many ways, mostly behind the headers.

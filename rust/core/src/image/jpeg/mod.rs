@@ -1,15 +1,16 @@
 //! JPEG decoding for `Decoder`: the choice of the region and of the reduction. Imports what `image`
 //! does, and from `image` its types and the probe.
 //!
-//! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `rows` its
-//! pixels, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs. `crop_index`
-//! prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
+//! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `pixels` its
+//! pixels; or else `rows`, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs.
+//! `crop_index` prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
 //! same JPEG of them.
 
 mod crop_index;
 mod entropy;
 mod ffi;
 mod packed;
+mod pixels;
 mod restore;
 mod rows;
 mod scans;

@@ -4,6 +4,7 @@
 use super::entropy::{Entropy, Index, Layout, Mcus, Source, Window};
 use super::ffi::Format;
 use super::packed::{Packed, PackedWindow};
+use super::pixels::{PixelStage, Plan};
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
 use super::segments::{check_end, header, mcus, scan_data};
@@ -18,6 +19,7 @@ pub(in crate::image) struct Sequential {
     /// A JPEG's header for a part of it.
     header: Vec<u8>,
     rows: Option<RowDecoder>,
+    pixels: PixelStage,
     entropy: Entropy,
     index: Index,
 }
@@ -43,7 +45,7 @@ impl<'a> Wanted<'a> {
 
 /// A part of an image that is being decoded, row by row.
 pub(super) struct Part<'a> {
-    scan: Scan<'a>,
+    pixels: Pixels<'a>,
     blocks: Blocks<'a>,
     /// Where it lies in the reduced image.
     pub(super) region: Rect,
@@ -66,18 +68,20 @@ impl Blocks<'_> {
     }
 }
 
-impl<'a> Part<'a> {
-    fn new(scan: Scan<'a>, blocks: Blocks<'a>, wanted: Wanted<'_>, window: Mcus, width: u32) -> Self {
-        let Wanted { info, reduction, need, .. } = wanted;
-        let (mcu_width, mcu_height) = info.mcu();
-        let (x, y) = (window.x * mcu_width / reduction, window.y * mcu_height / reduction);
-        let region = Rect { x, y, width, height: need.y + need.height - y };
-        Self { scan, blocks, region, format: Format::of(info) }
-    }
+/// What makes the pixels.
+enum Pixels<'a> {
+    Own(&'a mut PixelStage, Box<Plan>),
+    Stock(Scan<'a>),
+}
 
-    /// Fills `out` with the next rows.
+impl Part<'_> {
+    /// Fills `out` with its pixels.
     pub(super) fn read(&mut self, out: &mut [u8]) -> Option<()> {
-        self.scan.read(out, &mut self.blocks)
+        match (&mut self.pixels, &mut self.blocks) {
+            (Pixels::Own(stage, plan), Blocks::Coded(window)) => stage.decode(plan, window, out),
+            (Pixels::Own(stage, plan), Blocks::Packed(window)) => stage.decode(plan, window, out),
+            (Pixels::Stock(scan), blocks) => scan.read(out, blocks),
+        }
     }
 
     /// Checks what the last row leaves over.
@@ -102,18 +106,31 @@ impl Sequential {
         } else {
             Source::Scan(coded)
         };
-        let (scan, layout, width) = start(&mut self.header, &mut self.rows, wanted, window)?;
+        let format = Format::of(info);
+        let own = self.pixels.plan(wanted, window).and_then(|(plan, header)| Some((plan, header.layout(info)?)));
+        if let Some((plan, layout)) = own {
+            let blocks = Blocks::Coded(self.entropy.window(&layout, window, source)?);
+            let region = plan.region();
+            return Some(Part { pixels: Pixels::Own(&mut self.pixels, plan), blocks, region, format });
+        }
+        let (scan, layout, region) = start(&mut self.header, &mut self.rows, wanted, window)?;
         let blocks = Blocks::Coded(self.entropy.window(&layout, window, source)?);
-        Some(Part::new(scan, blocks, wanted, window, width))
+        Some(Part { pixels: Pixels::Stock(scan), blocks, region, format })
     }
 
     /// Begins to decode at least what is wanted of a packed JPEG. The data that are wanted are its headers, as
     /// those of a JPEG with one scan.
     pub(super) fn begin_packed<'a>(&'a mut self, packed: Packed<'a>, wanted: Wanted<'a>) -> Option<Part<'a>> {
         let window = mcu_window(wanted.info, wanted.reduction, wanted.need);
-        let (scan, _, width) = start(&mut self.header, &mut self.rows, wanted, window)?;
+        let (pixels, region) = if let Some((plan, _)) = self.pixels.plan(wanted, window) {
+            let region = plan.region();
+            (Pixels::Own(&mut self.pixels, plan), region)
+        } else {
+            let (scan, _, region) = start(&mut self.header, &mut self.rows, wanted, window)?;
+            (Pixels::Stock(scan), region)
+        };
         let blocks = Blocks::Packed(PackedWindow::new(packed, window)?);
-        Some(Part::new(scan, blocks, wanted, window, width))
+        Some(Part { pixels, blocks, region, format: Format::of(wanted.info) })
     }
 
     /// Makes an index of the whole image with an entry every `interval` MCUs of a row.
@@ -125,9 +142,9 @@ impl Sequential {
         self.entropy.index(&layout, coded, interval)
     }
 
-    /// The memory for headers, coded data and indexes, in bytes.
-    pub(in crate::image) const fn memory(&self) -> usize {
-        self.header.capacity() + self.entropy.memory() + self.index.memory()
+    /// The memory for headers, coded data, indexes and samples, in bytes.
+    pub(in crate::image) fn memory(&self) -> usize {
+        self.header.capacity() + self.pixels.memory() + self.entropy.memory() + self.index.memory()
     }
 
     /// Frees all memory after an image that needed more than `keep` bytes.
@@ -147,14 +164,14 @@ fn coded<'a>(data: &'a [u8], info: &JpegInfo) -> Option<&'a [u8]> {
 }
 
 /// Starts libjpeg-turbo on the header of an image that consists of the MCUs of a window. Returns the
-/// layout of the whole image, and the width of the window's pixels.
+/// layout of the whole image, and the window's pixels from its first row to the last that is needed.
 fn start<'a>(
     smaller: &'a mut Vec<u8>,
     rows: &'a mut Option<RowDecoder>,
     wanted: Wanted<'_>,
     window: Mcus,
-) -> Option<(Scan<'a>, Layout, u32)> {
-    let Wanted { data, info, reduction, .. } = wanted;
+) -> Option<(Scan<'a>, Layout, Rect)> {
+    let Wanted { data, info, reduction, need, .. } = wanted;
     let (mcu_width, mcu_height) = info.mcu();
     let width = (window.columns * mcu_width).min(info.width - window.x * mcu_width);
     let height = (window.rows * mcu_height).min(info.height - window.y * mcu_height);
@@ -162,11 +179,13 @@ fn start<'a>(
     let (scan, layout, shown) = RowDecoder::kept(rows)?.start(smaller, reduction, Format::of(info))?;
     let expected = (width.div_ceil(reduction), height.div_ceil(reduction));
     let same = shown == expected && layout.mcus == (window.columns, window.rows);
-    same.then(|| (scan, Layout { mcus: mcus(info), ..layout }, shown.0))
+    let (x, y) = (window.x * mcu_width / reduction, window.y * mcu_height / reduction);
+    let region = Rect { x, y, width: shown.0, height: need.y + need.height - y };
+    same.then(|| (scan, Layout { mcus: mcus(info), ..layout }, region))
 }
 
 /// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.
-fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
+pub(super) fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
     let (columns, rows) = mcus(info);
     if !info.usual_sampling() {
         return Mcus { x: 0, y: 0, columns, rows };
