@@ -15,6 +15,27 @@ use std::arch::x86_64::{
 use super::ZigzagBlock;
 use super::codes::{AcCodes, PACKED_SIZE};
 
+/// The numbers of the lanes of a register: constants, since the compiler may not see that a function
+/// makes the same ones each time.
+const NUMBERS: [u8; 64] = {
+    let mut numbers = [0; 64];
+    let mut n = 0;
+    while n < 64 {
+        numbers[n] = n as u8;
+        n += 1;
+    }
+    numbers
+};
+const WORDS: [u16; 32] = {
+    let mut words = [0; 32];
+    let mut n = 0;
+    while n < 32 {
+        words[n] = n as u16;
+        n += 1;
+    }
+    words
+};
+
 /// The coefficients of a block after the first, without the zeros, and the end of the block.
 pub(super) struct Symbols {
     values: [__m256i; 4],
@@ -30,7 +51,7 @@ impl Symbols {
     pub(super) fn new(block: &ZigzagBlock) -> Option<Self> {
         let mask = block.mask & !1;
         let count = mask.count_ones();
-        let numbers: __m512i = bytemuck::must_cast(std::array::from_fn::<u8, 64, _>(|n| n as u8));
+        let numbers: __m512i = bytemuck::must_cast(NUMBERS);
         let places = _mm512_maskz_compress_epi8(mask, numbers);
         let before = _mm512_maskz_permutexvar_epi8(!1, _mm512_sub_epi8(numbers, _mm512_set1_epi8(1)), places);
         let runs = _mm512_maskz_sub_epi8((1 << count) - 1, _mm512_sub_epi8(places, before), _mm512_set1_epi8(1));
@@ -42,7 +63,7 @@ impl Symbols {
         let in_low = (mask as u32).count_ones();
         let low = _mm512_maskz_compress_epi16(mask as u32, low);
         let high = _mm512_maskz_compress_epi16((mask >> 32) as u32, high);
-        let words: __m512i = bytemuck::must_cast(std::array::from_fn::<u16, 32, _>(|n| n as u16));
+        let words: __m512i = bytemuck::must_cast(WORDS);
         let places = _mm512_sub_epi16(words, _mm512_set1_epi16(in_low as i16));
         let after = u32::MAX << (in_low & 31); // at most 31 are in the first half
         // Places count modulo 32. After the last value all is zero, which is the symbol of the end.
