@@ -248,7 +248,17 @@ def test_the_command_indexes_each_file_and_continues_after_a_bad_one(path: Path,
     assert result.stderr.startswith(f"error: {tmp_path / 'absent.frec'}: ")
     summaries = [json.loads(line) for line in result.stdout.splitlines()]
     assert [summary["path"] for summary in summaries] == [str(path), str(other)]
-    assert list(summaries[0]) == ["path", "fields", "images", "indexed", "present", "without", "bytes", "seconds"]
+    assert list(summaries[0]) == [
+        "path",
+        "fields",
+        "images",
+        "indexed",
+        "present",
+        "without",
+        "packed",
+        "bytes",
+        "seconds",
+    ]
     assert kinds(path) == kinds(other) == KINDS
     assert "10 images: 0 indexed, 8 before, 2 without an index; 0 B" in good("index", path)
 

@@ -128,8 +128,8 @@ def repair(summary: RepairSummary) -> Iterator[str]:
 def index(summary: IndexSummary) -> Iterator[str]:
     """Add the crop index to the JPEGs of each FILE, so that a crop is decoded without most of its image.
 
-    The images keep their bytes, and nothing in FILE is rewritten: it grows by the index. Images that are small, or
-    of a kind without an index, are left alone. Works on all CPUs.
+    The images keep their bytes, and nothing in FILE is rewritten: it grows by the index. Images that are small, packed,
+    or of a kind without an index, are left alone. Works on all CPUs.
 
     A commit every 20 seconds makes the work durable: after a kill or Ctrl-C FILE is good, and the same command
     continues. Open readers are not disturbed, and see the index when they open FILE again.
@@ -139,5 +139,6 @@ def index(summary: IndexSummary) -> Iterator[str]:
     counts = f"{summary.indexed:,} indexed"
     counts += f", {summary.present:,} before" if summary.present else ""
     counts += f", {summary.without:,} without an index" if summary.without else ""
+    counts += f", {summary.packed:,} packed, which need none" if summary.packed else ""
     rate = f"{summary.seconds:.1f} s, {summary.indexed / max(summary.seconds, 1e-9):,.0f} images/s"
     yield f"{summary.path}: {summary.images:,} images: {counts}; {bytes_text(summary.bytes)}, {rate}"

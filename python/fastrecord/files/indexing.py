@@ -25,6 +25,7 @@ class IndexSummary:
         indexed: Images that got a crop index.
         present: Images that had one before.
         without: Images without one, because they gain nothing or are of a kind that has none.
+        packed: Packed JPEGs, which need none: their crops are decoded alone anyway.
         bytes: Size of the new indexes.
         seconds: Wall time.
     """
@@ -35,6 +36,7 @@ class IndexSummary:
     indexed: int = 0
     present: int = 0
     without: int = 0
+    packed: int = 0
     bytes: int = 0
     seconds: float = 0.0
 
@@ -96,6 +98,7 @@ def index(
         summary.indexed += counts["indexed"]
         summary.present += counts["present"]
         summary.without += counts["without"]
+        summary.packed += counts["packed"]
         summary.bytes += counts["bytes"]
     name_new_shards([name], only_renew=True)
     summary.seconds = time.perf_counter() - started

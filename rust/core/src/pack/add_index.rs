@@ -9,6 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::codec::Codec;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::format::extent::Extent;
@@ -59,6 +60,8 @@ pub struct IndexCounts {
     pub present: u64,
     /// Images that have none, because they gain nothing or cannot be decoded in parts.
     pub without: u64,
+    /// Packed JPEGs, which need none.
+    pub packed: u64,
     /// Bytes of the indexes that this call added.
     pub bytes: u64,
 }
@@ -152,8 +155,11 @@ fn count_done(
             let records = reader.run(first..run.end.min(first + WINDOW))?;
             let after = reader.extents(field, &records)?;
             for (side, value) in reader.side_extents(field, &records)?.iter().zip(after) {
-                let present = side.stored > 0 || value.side() > 0;
-                *(if present { &mut tally.present } else { &mut tally.without }) += 1;
+                *(match value.codec {
+                    Codec::PackedJpeg => &mut tally.packed,
+                    _ if side.stored > 0 || value.side() > 0 => &mut tally.present,
+                    _ => &mut tally.without,
+                }) += 1;
             }
             control.check()?;
         }
@@ -167,6 +173,8 @@ enum Made {
     /// The image has side bytes after its value.
     Present,
     Without,
+    /// The image is a packed JPEG.
+    Packed,
     /// The entry that it has.
     Kept(Extent),
 }
@@ -220,13 +228,15 @@ impl Indexer<'_> {
     /// Builds the index of one image, unless its entry can be `kept`. `memory` is a thread's buffer.
     fn make(&self, record: u64, kept: bool, memory: &mut Vec<u8>) -> Result<Made> {
         let (reader, field) = (self.reader, self.field);
+        let extent = reader.extent(field, record)?;
+        if extent.codec == Codec::PackedJpeg {
+            return Ok(Made::Packed);
+        }
         let entry = if kept { reader.side_extents(field, &reader.records(&[record])?)?.pop() } else { None };
         if let Some(entry) = entry.filter(|entry| !entry.missing) {
             return Ok(Made::Kept(entry));
         }
-        let extent = reader.extent(field, record)?;
-        // A packed JPEG needs none.
-        if extent.missing || !extent.is_plain() {
+        if extent.missing {
             return Ok(Made::Without);
         }
         if extent.side() > 0 && !self.options.rebuild {
@@ -273,7 +283,7 @@ impl Indexer<'_> {
                     match &made {
                         Made::Index(side) => writer.put_side(field, side),
                         Made::Kept(extent) => writer.keep_side(field, extent),
-                        Made::Present | Made::Without => writer.put_side(field, &[]),
+                        Made::Present | Made::Without | Made::Packed => writer.put_side(field, &[]),
                     }?;
                     tally.count(&made);
                     Ok(())
@@ -311,6 +321,7 @@ impl IndexCounts {
             Made::Kept(extent) if extent.stored == 0 => self.without += 1,
             Made::Present | Made::Kept(_) => self.present += 1,
             Made::Without => self.without += 1,
+            Made::Packed => self.packed += 1,
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::logging::{delivered, follow};
 ///     commit_records: Commit after this many records, or after 20 seconds.
 ///     progress: Called periodically with the number of records done.
 /// Returns:
-///     The number of images: "indexed" now, "present" before, "without" any index; and "bytes", the
-///     size of the new indexes.
+///     The number of images: "indexed" now, "present" before, "without" any index,
+///     and "packed"; and "bytes", the size of the new indexes.
 #[pyfunction]
 #[pyo3(signature = (path, field, *, rebuild = false, commit_records = 1 << 20, progress = None))]
 pub(crate) fn add_crop_index<'py>(
@@ -40,6 +40,7 @@ pub(crate) fn add_crop_index<'py>(
             error => error,
         })
     });
-    let IndexCounts { indexed, present, without, bytes } = delivered(py, tally)?;
-    [("indexed", indexed), ("present", present), ("without", without), ("bytes", bytes)].into_py_dict(py)
+    let IndexCounts { indexed, present, without, packed, bytes } = delivered(py, tally)?;
+    let rows = [("indexed", indexed), ("present", present), ("without", without), ("packed", packed), ("bytes", bytes)];
+    rows.into_py_dict(py)
 }
