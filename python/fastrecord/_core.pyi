@@ -75,6 +75,7 @@ __all__ = [
     "libraries",
     "open_shard",
     "open_snapshot",
+    "pack_jpeg",
     "payload_fields",
     "payload_parts",
     "permute",
@@ -152,6 +153,7 @@ def decode_records(
     threads: int | None = None,
 ) -> list[NDArray[np.uint8]]: ...
 def foreign_kind(data: Buffer) -> str | None: ...
+def pack_jpeg(data: Buffer) -> bytes | None: ...
 def crop_image(
     data: Buffer,
     part: tuple[float, float, float, float],

@@ -15,6 +15,7 @@ import pytest
 
 import fastrecord as fr
 from fastrecord.inspect.benchmark import Report, Row, _Sample, bench
+from fastrecord.inspect.packed_gain import PackedGain
 from fastrecord.inspect.page_cache import cached_share, drop_from_cache
 from fastrecord.inspect.verdict import judge
 from tests.conftest import encode, write_bytes, write_images
@@ -143,6 +144,7 @@ def test_files_with_a_crop_index_or_raw_images_are_seen_as_such(tmp_path: Path) 
         "plain": [],
         "index": ["--crop-index"],
         "raw": ["--raw"],
+        "packed": ["--packed"],
     }.items():
         good("pack", tmp_path / "images", tmp_path / name, *options)
         reports[name] = bench(tmp_path / name, seconds=0.3, size=16)
@@ -150,11 +152,16 @@ def test_files_with_a_crop_index_or_raw_images_are_seen_as_such(tmp_path: Path) 
         "plain": False,
         "index": True,
         "raw": False,
+        "packed": False,
     }
+    assert [name for name, report in reports.items() if report.packed] == ["packed"]
+    assert [name for name, report in reports.items() if report.packed_gain is not None] == ["plain", "index"]
+    assert "100 % JPEG, packed" in good("bench", tmp_path / "packed", "--seconds", "0.3")
     assert {name: report.formats for name, report in reports.items()} == {
         "plain": {"JPEG": 1.0},
         "index": {"JPEG": 1.0},
         "raw": {"PPM": 1.0},
+        "packed": {"JPEG": 1.0},
     }
     assert all((report.mean_width, report.mean_height) == (320.0, 241.5) for report in reports.values())
 
@@ -207,6 +214,11 @@ def test_decoding_is_the_limit_where_it_takes_the_threads_time(report: Report) -
     assert len(verdict.advice) == 1
     assert "fastrecord index" in verdict.advice[0]
     assert judge(replace(report, crop_index=True)).advice == ()
+    assert judge(replace(report, packed=True)).advice == ()
+    (advice,) = judge(replace(report, crop_index=True, packed_gain=PackedGain(1.22, 1.94))).advice
+    assert advice == (
+        "`fastrecord compact --packed`: the same pixels, 22 % more bytes, decoded 1.9 times as fast here."
+    )
     assert judge(replace(report, formats={"PNG": 1.0})).advice == ()
     assert judge(replace(report, machine_cpus=32)).advice[0] == "More CPUs: this process may use 8 of the machine's 32."
     assert judge(replace(report, cpus=16)).advice[0] == "More threads: this process may use 16 CPUs."

@@ -53,6 +53,7 @@ def _about(report: Report) -> list[str]:
     if report.mean_width is not None:
         kinds = ", ".join(f"{100 * share:.0f} % {name}" for name, share in report.formats.items())
         sides = f", {report.mean_width:.0f} x {report.mean_height:.0f} pixels on average; {kinds}"
+        sides += ", packed" if report.packed else ""
     state = "page cache: unknown"
     if report.cached is not None:
         dropped = "after it was dropped from there, " if report.cold else ""

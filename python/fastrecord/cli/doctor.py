@@ -23,9 +23,9 @@ _SHOWN = 8
 def doctor(report: Report) -> Iterator[str]:
     """Report what makes loading slow or unsafe on this machine and in each FILE, and how to improve it.
 
-    Takes less than a second, changes nothing and decodes nothing. For each FILE it shows the file system and the disk,
-    how much of it is in memory, and the state of the newest commit. A FILE may also be a data set: a folder of files,
-    or its dataset.json. `fastrecord bench` measures speed.
+    Takes less than a second for a FILE, and changes nothing. For each FILE it shows the file system and the disk, how
+    much of it is in memory, the state of the newest commit, and what another form of its JPEGs would gain here. A FILE
+    may also be a data set: a folder of files, or its dataset.json. `fastrecord bench` measures speed.
     For each URL it measures some seconds: the latency of the store, and its speed with one request and with many.
 
     Exit status: 0 with or without findings; 1 a FILE cannot be read; 2 wrong usage.

@@ -18,18 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrecord._core import DecodeError, Reader, decode_image, default_threads, image_size, side_kinds
+from fastrecord._core import DecodeError, Reader, codecs, decode_records, default_threads, image_size, side_kinds
 from fastrecord.checks import integer
 from fastrecord.errors import Code
 from fastrecord.inspect.machine import this_machine
+from fastrecord.inspect.packed_gain import PackedGain
 from fastrecord.inspect.page_cache import drop_from_cache, resident_share
-from fastrecord.look.values import CROP_INDEX, image_format
+from fastrecord.look.values import CROP_INDEX, PACKED_JPEG, image_format
 from fastrecord.store.address import Url
 from fastrecord.store.threads import no_thread
 
 _SAMPLE_BYTES = 512 << 20
 _SAMPLE_RECORDS = 1 << 18
 _DESCRIBED = 512
+_PACKED = 16
 _TRIES = 100
 _BATCH = 64
 _KINDS = ("image", "bytes", "string")
@@ -93,6 +95,9 @@ class Report:
         mean_width, mean_height: Mean size of the sampled images in pixels; None without images.
         formats: Share of the sampled images by their first bytes, such as {"JPEG": 1.0}.
         crop_index: Whether most of the sampled images have a crop index.
+        packed: Whether most of the sampled images are packed JPEGs. Copies of them are restored ones.
+        packed_gain: What packing them would cost and gain here; None if most are packed, or none is a
+            JPEG.
         sample: Number of records measured.
         sample_bytes: Their bytes.
         cpus: CPUs that this process may use.
@@ -123,6 +128,8 @@ class Report:
     mean_height: float | None = None
     formats: dict[str, float] = attribute(default_factory=dict)
     crop_index: bool = False
+    packed: bool = False
+    packed_gain: PackedGain | None = None
     sample: int = 0
     sample_bytes: int = 0
     skipped: int = 0
@@ -135,7 +142,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report, ready for JSON."""
-        return {**vars(self), "rows": [row.to_dict() for row in self.rows]}
+        gain = None if self.packed_gain is None else self.packed_gain.to_dict()
+        return {**vars(self), "packed_gain": gain, "rows": [row.to_dict() for row in self.rows]}
 
 
 def bench(
@@ -301,8 +309,11 @@ class _Sample:
 
     def decode(self, budget: float, threads: int) -> Row:
         """Decode whole images that are in memory; each thread decodes its own."""
+        from fastrecord.dataset.decoding import Decoding
+
         limit = time.perf_counter() + budget
         stop = threading.Event()
+        how: dict[str, Any] = {"decoding": Decoding(sixteen_bit="clip"), "threads": 1}
 
         def work(first: int) -> tuple[int, int, int]:
             done = size = tried = 0
@@ -313,7 +324,7 @@ class _Sample:
                 at = position % len(self._records)
                 tried += 1
                 try:
-                    decode_image(self._reader.get(int(self._records[at]), self._report.field), sixteen_bit="clip")
+                    decode_records(self._reader, self._records[at : at + 1], self._report.field, **how)
                 except DecodeError:
                     continue
                 done += 1
@@ -388,3 +399,8 @@ def _describe(reader: Reader, report: Report, records: NDArray[np.int64]) -> Non
     report.formats = {name: names.count(name) / len(names) for name in sorted(set(names))}
     indexed = side_kinds(reader, report.field, some) == CROP_INDEX
     report.crop_index = bool(2 * indexed.sum() > len(some))
+    packed = codecs(reader, report.field, some) == PACKED_JPEG
+    report.packed = bool(2 * packed.sum() > len(some))
+    if not report.packed:
+        jpegs = [payload for payload in payloads if image_format(bytes(payload[:12])) == "JPEG"]
+        report.packed_gain = PackedGain.measure(jpegs[:_PACKED])

@@ -1,6 +1,6 @@
 """`doctor`: properties of this machine and of files that make reading slow or unsafe.
 
-Fast: decodes nothing and measures no speed.
+Fast: takes less than a second for a file, and the only speed it measures is that of decoding a few images.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from fastrecord._core import (
     FastRecordError,
     Reader,
+    codecs,
     count_chunks,
     image_size,
     side_kinds,
@@ -37,8 +38,9 @@ from fastrecord.inspect.mounts import (
     parse_locks,
     parse_mounts,
 )
+from fastrecord.inspect.packed_gain import PackedGain
 from fastrecord.inspect.page_cache import resident_size
-from fastrecord.look.values import CROP_INDEX
+from fastrecord.look.values import CROP_INDEX, PACKED_JPEG
 from fastrecord.store import is_url
 from fastrecord.store.address import Url
 
@@ -85,6 +87,9 @@ class FileReport(Answer):
         chunks: Number of chunks of the column with the most chunks.
         crop_index: Share of the sampled JPEGs that have a crop index; None if none is large enough to
             matter.
+        packed: Share of them that are stored as packed coefficients.
+        packed_gain: What packing them would cost and gain, measured here; None if most are packed, or
+            have a crop index.
     """
 
     file: str
@@ -103,6 +108,8 @@ class FileReport(Answer):
     tail_bytes: int | None = None
     chunks: int | None = None
     crop_index: float | None = None
+    packed: float | None = None
+    packed_gain: PackedGain | None = None
 
 
 @dataclass(slots=True)
@@ -132,8 +139,8 @@ class Report(Answer):
 def doctor(files: Sequence[str | os.PathLike[str]] = ()) -> Report:
     """Examine this machine and files: their file systems, disks, page cache and state.
 
-    Changes and decodes nothing. Reads the newest commit of each file, and the first bytes of some
-    images.
+    Changes nothing. Reads the newest commit of each file, and some of its images, which it decodes if
+    they might be stored in a faster form.
 
     Args:
         files: .frec files, or data sets: folders of files, or their manifests. An unreadable file is
@@ -188,7 +195,7 @@ def _look_at(path: str, mounts: Sequence[Mount], locks: str) -> FileReport:
         with reader:
             about.records, about.commits, about.complete = len(reader), reader.commit, reader.complete
             about.tail_bytes, about.chunks = reader.tail_bytes, count_chunks(reader)
-            about.crop_index = _for_crops(reader)
+            _look_at_images(reader, about)
         about.pieces = _pieces(path)
     except (FastRecordError, OSError) as err:
         about.error = system_text(err) if isinstance(err, OSError) else str(err)
@@ -208,25 +215,31 @@ def _pieces(path: str) -> int | None:
     return int(struct.unpack("=QQIIII", request.tobytes())[3])
 
 
-def _for_crops(reader: Reader) -> float | None:
-    """Return the share of sampled JPEGs that have a crop index; None if no JPEG is large enough."""
+def _look_at_images(reader: Reader, about: FileReport) -> None:
+    """Find how the JPEGs that are large enough to matter are stored, from a sample."""
     names = [name for name, kind in reader.schema.items() if kind.name == "image"]
     if not names or not len(reader):
-        return None
+        return
     name = names[0]
     numbers = sorted({i * (len(reader) - 1) // (_SAMPLE - 1) for i in range(_SAMPLE)})
-    worth: list[int] = []
-    for number, kind in zip(numbers, side_kinds(reader, name, numbers).tolist(), strict=True):
+    indexed, packed, originals = [], [], []
+    stored = zip(
+        numbers, side_kinds(reader, name, numbers).tolist(), codecs(reader, name, numbers).tolist(), strict=True
+    )
+    for number, kind, codec in stored:
         value = reader.get(number, name)
         head = b"" if value is None else bytes(value[:_HEAD])
         if head.startswith(_JPEG):
             # only a large image has so long a header
             width, height = image_size(head) or (_SMALL_IMAGE, 1)
             if width * height >= _SMALL_IMAGE:
-                worth.append(kind)
-    if not worth:
-        return None
-    return worth.count(CROP_INDEX) / len(worth)
+                indexed.append(kind == CROP_INDEX)
+                packed.append(codec == PACKED_JPEG)
+                originals.append(bytes(value))
+    if originals:
+        about.crop_index, about.packed = (sum(each) / len(originals) for each in (indexed, packed))
+        if max(about.crop_index, about.packed) < 0.5:
+            about.packed_gain = PackedGain.measure(originals)
 
 
 def judge_file(file: FileReport, machine: Machine) -> list[Finding]:
@@ -266,7 +279,10 @@ def _judge_state(file: FileReport) -> list[Finding]:
     if (file.chunks or 0) >= _MANY_CHUNKS:
         message = f"its index lies in {file.chunks:,} pieces: looking up records takes longer than necessary"
         found.append(("note", "chunks", message, compact))
-    if file.crop_index is not None and file.crop_index < 0.5:
+    if file.packed_gain is not None and file.packed_gain.worth_it:
+        message = f"its JPEGs could be packed, with the same values: {file.packed_gain}"
+        found.append(("note", "packed", message, f"{compact} --packed"))
+    elif file.crop_index is not None and max(file.crop_index, file.packed or 0.0) < 0.5:
         message = "its JPEGs have no crop index: a random crop decodes all rows above it, too"
         found.append(("note", "crop-index", message, f"fastrecord index {quoted}"))
     if pieces >= _MANY_PIECES and size / pieces < _PIECE_BYTES:

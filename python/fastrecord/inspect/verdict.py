@@ -77,9 +77,9 @@ def _used(load: Row) -> float:
 
 
 def _disk(report: Report) -> Row | None:
-    """Return the first reading if it was from the disk."""
-    read = report.row("read")
-    return read if report.cached is not None and report.cached < _CACHED else None
+    """Return the first reading if it was from the disk, and restored no packed images, as the loader does not."""
+    read = None if report.packed else report.row("read")
+    return read if read is not None and report.cached is not None and report.cached < _CACHED else None
 
 
 def _efficiency(report: Report) -> float | None:
@@ -133,8 +133,11 @@ def _advice(report: Report, limit: str) -> list[str]:
             advice.append(f"More threads: this process may use {report.cpus} CPUs.")
         elif report.cpus < report.machine_cpus:
             advice.append(f"More CPUs: this process may use {report.cpus} of the machine's {report.machine_cpus}.")
-    if work == "decode" and report.formats.get("JPEG", 0.0) > 0.5 and not report.crop_index:
-        advice.append("`fastrecord index`: the same pixels, and a crop decodes its own part alone.")
+    if work == "decode" and report.formats.get("JPEG", 0.0) > 0.5 and not report.packed:
+        if report.packed_gain is not None and report.packed_gain.worth_it:
+            advice.append(f"`fastrecord compact --packed`: the same pixels, {report.packed_gain}.")
+        elif not report.crop_index:
+            advice.append("`fastrecord index`: the same pixels, and a crop decodes its own part alone.")
     short = min(report.mean_width or 0.0, report.mean_height or 0.0)
     if work in ("decode", "resize", "disk") and short > _LARGE * size:
         advice.append(

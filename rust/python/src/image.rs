@@ -1,14 +1,16 @@
 //! Functions that decode, crop and inspect single images, without a loader.
 
 use crate::convert::images::{Decoding, options_from};
-use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of};
+use fastrecord_core::image::{
+    Crop, DecodeOptions, Decoder, Geometry, Random, Rect, foreign_kind as kind_of, pack_jpeg as pack,
+};
 use fastrecord_core::memory::zeros;
 use fastrecord_core::{Pixels, Verify, decode_image as decode, decode_records as core_decode_records};
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 use crate::convert::indices::indices;
 use crate::convert::verify::Check;
@@ -98,6 +100,13 @@ pub(crate) fn decode_records<'py>(
         .map(|Pixels { width, height, pixels }| array(py, height, width, pixels))
         .collect::<PyResult<_>>()?;
     PyList::new(py, arrays)
+}
+
+/// Return a JPEG as packed coefficients, which `decode_image` takes; None if it would not come back the same.
+#[pyfunction]
+pub(crate) fn pack_jpeg<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let data = bytes_of(data)?;
+    Ok(py.detach(|| pack(&data)).map(|packed| PyBytes::new(py, &packed)))
 }
 
 /// Return the kind of an image that is recognized but not decoded here, such as "AVIF". Return None

@@ -78,7 +78,7 @@ mod _core {
     #[pymodule_export]
     use crate::copier::{Copier, stored_bytes};
     #[pymodule_export]
-    use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind};
+    use crate::image::{crop_image, decode_image, decode_records, draw_crops, foreign_kind, pack_jpeg};
     #[pymodule_export]
     use crate::interchange::{crc32c, example_names, find_tfrecords, read_examples};
     #[pymodule_export]

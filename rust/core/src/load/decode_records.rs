@@ -13,7 +13,7 @@ use crate::read::records::Records;
 use crate::read::seen::Verify;
 
 /// Reads and decodes the images of records, on up to `threads` threads. The default is the
-/// reader's own number.
+/// reader's own number. Packed JPEGs are not restored.
 ///
 /// # Errors
 /// [`Damage::Image`] if an image cannot be decoded. Damage (with `verify`, also of payloads), a
@@ -32,7 +32,7 @@ pub fn decode_records(
     let images: Vec<OnceLock<Pixels>> = records.iter().map(|_| OnceLock::new()).collect();
     Pool::current().run(records.len(), threads.unwrap_or(reader.threads()), control, |item| {
         let record = records[item];
-        let image = decode_image(&reader.payload(field, record, verify)?, options);
+        let image = decode_image(&reader.encoded_image(field, record, verify)?, options);
         let image = image.map_err(|error| reader.damaged(field, record, Damage::Image(error)))?;
         let _ = images[item].set(image); // each item runs once
         Ok(())

@@ -6,6 +6,7 @@ use crate::format::list::list_items;
 use crate::format::list::list_numbers;
 use std::os::unix::fs::FileExt;
 
+use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::format::dtype::DType;
 use crate::format::extent::Extent;
@@ -113,6 +114,20 @@ impl Reader {
             self.check_crc(field, record, &extent, &bytes)?;
         }
         bytes.truncate(extent.length() as usize);
+        Ok(bytes)
+    }
+
+    /// As [`Reader::payload`], to be decoded: a packed JPEG stays as it is stored.
+    ///
+    /// # Errors
+    /// As [`Reader::payload`].
+    pub(crate) fn encoded_image(&self, field: FieldIndex, record: u64, verify: Verify) -> Result<Vec<u8>> {
+        let extent = self.extent(field, record)?;
+        if extent.codec != Codec::PackedJpeg {
+            return self.payload(field, record, verify);
+        }
+        let bytes = self.pread(field, record, &extent)?;
+        self.check_crc(field, record, &extent, &bytes)?;
         Ok(bytes)
     }
 
