@@ -2,8 +2,8 @@
 //! does, and from `image` its types and the probe.
 //!
 //! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `pixels` its
-//! pixels; or else `rows`, by libjpeg-turbo. `ffi` is libjpeg-turbo alone, for all other JPEGs.
-//! `crop_index` prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
+//! pixels; or else `rows`, by libjpeg-turbo. `source` connects them. `ffi` is libjpeg-turbo alone,
+//! for all other JPEGs. `crop_index` prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
 //! same JPEG of them.
 
 mod crop_index;
@@ -16,6 +16,7 @@ mod rows;
 mod scans;
 mod segments;
 mod sequential;
+mod source;
 mod zigzag;
 
 pub use crop_index::{check_crop_index, crop_index};

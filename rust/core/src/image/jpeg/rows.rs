@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 
 use super::entropy::{Huffman, Layout};
 use super::ffi::Format;
-use super::sequential::Blocks;
+use super::source::{Blocks, McuSource};
 
 /// As in libjpeg: the most blocks of an MCU, and the tables of a kind.
 const MOST_BLOCKS: usize = 10;
@@ -184,5 +184,5 @@ unsafe extern "C" fn next(window: *mut c_void, blocks: *mut i16, count: c_int) -
     // SAFETY: libjpeg's blocks of an MCU lie one after the other. Nothing else uses them until `next`
     // returns.
     let blocks = unsafe { std::slice::from_raw_parts_mut(blocks.cast::<[i16; 64]>(), count) };
-    catch_unwind(AssertUnwindSafe(|| window.next(blocks))).ok().flatten().is_some().into()
+    catch_unwind(AssertUnwindSafe(|| window.next(blocks, count))).ok().flatten().is_some().into()
 }

@@ -1,13 +1,14 @@
 //! `Sequential`: decodes JPEGs with one scan of Huffman codes, by our own decoder of those codes, and packed
 //! JPEGs.
 
-use super::entropy::{Entropy, Index, Layout, Mcus, Source, Window};
+use super::entropy::{Entropy, Index, Layout, Mcus, Source};
 use super::ffi::Format;
 use super::packed::{Packed, PackedWindow};
-use super::pixels::{PixelStage, Plan};
+use super::pixels::{Header, PixelStage, Plan};
 use super::rows::{RowDecoder, Scan};
 use super::scans::has_several;
 use super::segments::{check_end, header, mcus, scan_data};
+use super::source::Blocks;
 use super::{SMOOTHED, jpeg_region, reduced};
 use crate::image::Rect;
 use crate::image::probe::JpegInfo;
@@ -52,22 +53,6 @@ pub(super) struct Part<'a> {
     pub(super) format: Format,
 }
 
-/// The blocks of the MCUs, from Huffman codes or packed.
-pub(super) enum Blocks<'a> {
-    Coded(Window<'a>),
-    Packed(PackedWindow<'a>),
-}
-
-impl Blocks<'_> {
-    /// Fills the blocks of the next MCU, which are zeros. Returns `None` if the data are irregular.
-    pub(super) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
-        match self {
-            Self::Coded(window) => window.next(blocks),
-            Self::Packed(window) => window.next(blocks),
-        }
-    }
-}
-
 /// What makes the pixels.
 enum Pixels<'a> {
     Own(&'a mut PixelStage, Box<Plan>),
@@ -107,7 +92,7 @@ impl Sequential {
             Source::Scan(coded)
         };
         let format = Format::of(info);
-        let own = self.pixels.plan(wanted, window).and_then(|(plan, header)| Some((plan, header.layout(info)?)));
+        let own = plan(&self.pixels, wanted, window).and_then(|(plan, header)| Some((plan, header.layout(info)?)));
         if let Some((plan, layout)) = own {
             let blocks = Blocks::Coded(self.entropy.window(&layout, window, source)?);
             let region = plan.region();
@@ -122,7 +107,7 @@ impl Sequential {
     /// those of a JPEG with one scan.
     pub(super) fn begin_packed<'a>(&'a mut self, packed: Packed<'a>, wanted: Wanted<'a>) -> Option<Part<'a>> {
         let window = mcu_window(wanted.info, wanted.reduction, wanted.need);
-        let (pixels, region) = if let Some((plan, _)) = self.pixels.plan(wanted, window) {
+        let (pixels, region) = if let Some((plan, _)) = plan(&self.pixels, wanted, window) {
             let region = plan.region();
             (Pixels::Own(&mut self.pixels, plan), region)
         } else {
@@ -163,6 +148,17 @@ fn coded<'a>(data: &'a [u8], info: &JpegInfo) -> Option<&'a [u8]> {
     data.get(scan_data(data, info)?..)
 }
 
+/// Plans to make the wanted pixels from a window. Returns the JPEG's header too; `None` if libjpeg-turbo
+/// takes less time, or knows more.
+fn plan(stage: &PixelStage, wanted: Wanted<'_>, window: Mcus) -> Option<(Box<Plan>, Header)> {
+    let Wanted { data, info, reduction, need, .. } = wanted;
+    if reduction > 1 || !stage.is_fast() {
+        return None;
+    }
+    let header = Header::read(data, info)?;
+    Some((Box::new(Plan::new(info, &header, window, need)?), header))
+}
+
 /// Starts libjpeg-turbo on the header of an image that consists of the MCUs of a window. Returns the
 /// layout of the whole image, and the window's pixels from its first row to the last that is needed.
 fn start<'a>(
@@ -185,7 +181,7 @@ fn start<'a>(
 }
 
 /// Returns the MCUs to decode so that `need` equals the same pixels of the whole image.
-pub(super) fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
+fn mcu_window(info: &JpegInfo, reduction: u32, need: Rect) -> Mcus {
     let (columns, rows) = mcus(info);
     if !info.usual_sampling() {
         return Mcus { x: 0, y: 0, columns, rows };

@@ -20,8 +20,8 @@ pub(in crate::image::jpeg) struct PackedWindow<'a> {
     row: u32,
     column: u32,
     cursor: Option<Cursor<'a>>,
-    /// Blocks of the next MCUs, and which of them are left.
-    ready: Box<[[i16; 64]; AT_ONCE]>,
+    /// Blocks of the next MCUs, and which of them are left, if they are read one by one.
+    ready: Vec<[i16; 64]>,
     left: Range<usize>,
 }
 
@@ -54,25 +54,38 @@ impl<'a> PackedWindow<'a> {
             row,
             column,
             cursor: None,
-            ready: Box::new([[0; 64]; AT_ONCE]),
+            ready: Vec::new(),
             left: 0..0,
         })
     }
 
-    /// Unpacks the next MCU, in natural order. Returns `None` if the packed bytes make no sense, or after
-    /// the last one.
-    pub(in crate::image::jpeg) fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
+    /// Unpacks the next MCUs of a row, in natural order. Returns `None` if the packed bytes make no sense, or
+    /// after the last one.
+    pub(in crate::image::jpeg) fn next(&mut self, mut blocks: &mut [[i16; 64]]) -> Option<()> {
+        while !blocks.is_empty() {
+            let one = blocks.len() == self.count || !self.left.is_empty();
+            let count = if one { self.take(blocks)? } else { self.unpack(blocks)? };
+            blocks = blocks.get_mut(count..)?;
+        }
+        Some(())
+    }
+
+    /// Unpacks one MCU, and some ahead: each start takes time. Returns the number of its blocks.
+    fn take(&mut self, blocks: &mut [[i16; 64]]) -> Option<usize> {
         if self.left.is_empty() {
-            self.left = 0..self.unpack()?;
+            let mut ready = std::mem::take(&mut self.ready);
+            ready.resize(AT_ONCE, [0; 64]);
+            self.left = 0..self.unpack(&mut ready)?;
+            self.ready = ready;
         }
         let from = self.left.start;
         self.left.start += self.count;
         blocks.get_mut(..self.count)?.copy_from_slice(self.ready.get(from..self.left.start)?);
-        Some(())
+        Some(self.count)
     }
 
-    /// Unpacks some MCUs of a piece. Returns the number of their blocks.
-    fn unpack(&mut self) -> Option<usize> {
+    /// Unpacks some MCUs of a piece, at most as many as there is room for. Returns the number of their blocks.
+    fn unpack(&mut self, blocks: &mut [[i16; 64]]) -> Option<usize> {
         let Mcus { x, y, columns, rows } = self.area;
         if self.column == x + columns {
             (self.row, self.column, self.cursor) = (self.row + 1, x, None);
@@ -90,10 +103,10 @@ impl<'a> PackedWindow<'a> {
             cursor.skip(of_mcu.take(within as usize * self.count))?;
             self.cursor = Some(cursor);
         }
-        let mcus = (end.min(x + columns) - self.column).min((AT_ONCE / self.count) as u32);
+        let mcus = (end.min(x + columns) - self.column).min((blocks.len().min(AT_ONCE) / self.count) as u32);
         let count = mcus as usize * self.count;
         let cursor = self.cursor.as_mut()?;
-        cursor.next(self.way, &self.components, self.ready.get_mut(..count)?)?;
+        cursor.next(self.way, &self.components, blocks.get_mut(..count).filter(|blocks| !blocks.is_empty())?)?;
         self.column += mcus;
         if self.column == end {
             cursor.finish()?;

@@ -16,40 +16,20 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
-use super::entropy::{Mcus, Window};
-use super::packed::PackedWindow;
-use super::sequential::Wanted;
+use super::entropy::Mcus;
+use super::source::McuSource;
 use crate::image::Rect;
 use crate::image::probe::JpegInfo;
 use crate::memory;
 
-use self::header::{Colours, Header};
+use self::header::Colours;
+pub(super) use self::header::Header;
 
 /// Coefficients, or factors for them, in natural order.
 type Block = [i16; 64];
 
-/// Where the coefficients of MCUs come from.
-pub(super) trait McuSource {
-    /// Fills the blocks of the next MCU of a rectangle, row by row. Returns `None` if the data are
-    /// irregular.
-    fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()>;
-}
-
-impl McuSource for Window<'_> {
-    fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
-        blocks.fill([0; 64]);
-        Window::next(self, blocks)
-    }
-}
-
-impl McuSource for PackedWindow<'_> {
-    fn next(&mut self, blocks: &mut [[i16; 64]]) -> Option<()> {
-        PackedWindow::next(self, blocks)
-    }
-}
-
-/// The most blocks of an MCU (ITU-T T.81, B.2.3).
-const MOST_BLOCKS: usize = 10;
+/// Blocks that are read at once: enough for a group of the largest MCUs, which have ten blocks.
+const AT_ONCE: usize = 48;
 /// MCUs whose blocks are transformed together. Each row of blocks is then a multiple of four.
 const GROUP: usize = 4;
 /// Bytes before and after a row of samples. Reads and writes go on after the last sample.
@@ -352,14 +332,14 @@ fn grow<T: Clone + Default>(items: &mut Vec<T>, count: usize) -> Option<()> {
     Some(())
 }
 
-/// The coefficients of a group of MCUs.
+/// The coefficients of some groups of MCUs.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Blocks([Block; GROUP * MOST_BLOCKS]);
+struct Blocks([Block; AT_ONCE]);
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self([[0; 64]; GROUP * MOST_BLOCKS])
+        Self([[0; 64]; AT_ONCE])
     }
 }
 
@@ -378,15 +358,9 @@ pub(super) struct PixelStage {
 }
 
 impl PixelStage {
-    /// Plans to make the wanted pixels from a window. Returns the JPEG's header too; `None` if
-    /// libjpeg-turbo takes less time, or knows more.
-    pub(super) fn plan(&self, wanted: Wanted<'_>, window: Mcus) -> Option<(Box<Plan>, Header)> {
-        let Wanted { data, info, reduction, need, .. } = wanted;
-        if reduction > 1 || matches!(self.kernel, Kernel::Portable) {
-            return None;
-        }
-        let header = Header::read(data, info)?;
-        Some((Box::new(Plan::new(info, &header, window, need)?), header))
+    /// Reports whether this takes less time than libjpeg-turbo.
+    pub(super) const fn is_fast(&self) -> bool {
+        !matches!(self.kernel, Kernel::Portable)
     }
 
     /// The memory that is kept, in bytes.
@@ -402,12 +376,13 @@ impl PixelStage {
         let mut out = out.chunks_exact_mut(plan.channels() * plan.region.width as usize);
         let Mcus { columns, rows, .. } = plan.mcus;
         for row in 0..rows as usize {
-            for column in (0..columns as usize).step_by(GROUP) {
-                let count = GROUP.min(columns as usize - column);
-                for blocks in self.blocks.0.chunks_exact_mut(plan.blocks).take(count) {
-                    source.next(blocks)?;
+            let most = (AT_ONCE / plan.blocks / GROUP * GROUP).max(GROUP);
+            for column in (0..columns as usize).step_by(most) {
+                let count = most.min(columns as usize - column);
+                source.next(self.blocks.0.get_mut(..count * plan.blocks)?, plan.blocks)?;
+                for first in (0..count).step_by(GROUP) {
+                    self.transform(plan, column, first, row);
                 }
-                self.transform(plan, column, row);
             }
             let last = row + 1 == rows as usize;
             self.write_rows(plan, row + 1, last, &mut out)?;
@@ -432,8 +407,9 @@ impl PixelStage {
         Some(())
     }
 
-    /// Makes samples of a group of MCUs, where pixels depend on them.
-    fn transform(&mut self, plan: &Plan, column: usize, row: usize) {
+    /// Makes samples of a group of MCUs, where pixels depend on them. The blocks from `column` on were
+    /// read; the group begins `skipped` MCUs later.
+    fn transform(&mut self, plan: &Plan, column: usize, skipped: usize, row: usize) {
         for (plane, component) in self.planes.iter_mut().zip(plan.components.iter().flatten()) {
             let &Component { across, down, columns, rows, .. } = component;
             for part in 0..down {
@@ -442,11 +418,11 @@ impl PixelStage {
                     continue;
                 }
                 for four in 0..across {
-                    let x = 8 * (across * column + 4 * four);
+                    let x = 8 * (across * (column + skipped) + 4 * four);
                     if x + 32 <= columns.0 || x >= columns.1 {
                         continue;
                     }
-                    let first = component.first + part * across + 4 * four / across * plan.blocks;
+                    let first = component.first + part * across + (skipped + 4 * four / across) * plan.blocks;
                     // The next block, and the second and third pair.
                     let next = if across == 1 { plan.blocks } else { 1 };
                     let pair = if across == 1 { 2 * plan.blocks } else { plan.blocks };

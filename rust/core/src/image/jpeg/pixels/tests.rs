@@ -1,7 +1,6 @@
 use super::*;
 use crate::image::jpeg::entropy::{Entropy, Source};
-use crate::image::jpeg::segments::scan_data;
-use crate::image::jpeg::sequential::mcu_window;
+use crate::image::jpeg::segments::{mcus, scan_data};
 use crate::image::{DecodeOptions, Decoder, JpegOptions, Random, Subsampling, encode_jpeg, jpeg_info};
 
 fn any(random: &mut Random) -> i16 {
@@ -103,7 +102,7 @@ fn all_kernels_make_the_pixels_of_libjpeg() {
         for _ in 0..3 {
             let (x, y) = (random.below(width), random.below(height));
             let need = Rect { x, y, width: 1 + random.below(width - x), height: 1 + random.below(height - y) };
-            let mcus = mcu_window(&info, 1, need);
+            let mcus = around(&info, need);
             let header = Header::read(&data, &info).unwrap();
             let plan = Plan::new(&info, &header, mcus, need).unwrap();
             let layout = header.layout(&info).unwrap();
@@ -122,6 +121,17 @@ fn all_kernels_make_the_pixels_of_libjpeg() {
             }
         }
     }
+}
+
+/// Returns the MCUs that hold some pixels and their neighbours.
+fn around(info: &JpegInfo, need: Rect) -> Mcus {
+    let ((width, height), (columns, rows)) = (info.mcu(), mcus(info));
+    let axis = |from: u32, length: u32, mcu: u32, count: u32| {
+        let first = (from / mcu).saturating_sub(1);
+        (first, ((from + length).div_ceil(mcu) + 1).min(count) - first)
+    };
+    let ((x, columns), (y, rows)) = (axis(need.x, need.width, width, columns), axis(need.y, need.height, height, rows));
+    Mcus { x, y, columns, rows }
 }
 
 /// Replaces factors of quantisation.
