@@ -1,6 +1,7 @@
 //! The streams of a piece, a few MCUs of a row (docs/format.md, "Packed JPEGs"): their making, and their
 //! reading without special instructions.
 
+use super::cursor::Way;
 use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZigzagBlock};
 
 /// Bytes before the streams of a piece.
@@ -36,7 +37,7 @@ struct BitStream {
 }
 
 impl BitStream {
-    /// Adds the lower `count` bits of a number that has no others, below 64.
+    /// Adds the lower `count` bits of a number that has no others, up to 64.
     #[inline]
     fn push(&mut self, bits: u64, count: u32) {
         self.last |= bits << self.used;
@@ -69,6 +70,60 @@ pub(super) struct Streams {
     nibbles: BitStream,
     bytes: Vec<u8>,
     wide: Vec<u8>,
+    way: Way,
+}
+
+/// Facts of the coefficients of a block that are not zero.
+pub(super) struct Facts {
+    /// A bit for each of them: whether it is negative, and whether it has a code.
+    pub(super) signs: u64,
+    pub(super) coded: u64,
+    /// The lower and the upper bit of the code, for each that has one.
+    pub(super) code: [u64; 2],
+    /// Bit k: coefficient k has a nibble.
+    pub(super) large: u64,
+}
+
+impl Facts {
+    pub(super) fn new(block: &ZigzagBlock) -> Self {
+        let mut facts = Self { signs: 0, coded: 0, code: [0; 2], large: 0 };
+        let (mut left, mut count, mut codes) = (block.mask, 0, 0);
+        while left != 0 {
+            let k = left.trailing_zeros() & 63;
+            left &= left - 1;
+            let value = block.values[k as usize];
+            let magnitude = u32::from(value.unsigned_abs());
+            facts.signs |= u64::from(value < 0) << count;
+            facts.coded |= u64::from(magnitude >= CODED) << count;
+            if magnitude >= CODED {
+                let code = u64::from((magnitude - CODED).min(3));
+                facts.code[0] |= (code & 1) << codes;
+                facts.code[1] |= (code >> 1) << codes;
+                codes += 1;
+            }
+            facts.large |= u64::from(magnitude >= NIBBLE) << k;
+            count += 1;
+        }
+        facts
+    }
+}
+
+/// Moves each bit of a number to twice its place.
+fn spread(bits: u64) -> u128 {
+    let half = |half: u64| {
+        let mut all = half;
+        for (shift, mask) in [
+            (16, 0x0000_FFFF_0000_FFFF),
+            (8, 0x00FF_00FF_00FF_00FF),
+            (4, 0x0F0F_0F0F_0F0F_0F0F),
+            (2, 0x3333_3333_3333_3333),
+            (1, 0x5555_5555_5555_5555),
+        ] {
+            all = (all | all << shift) & mask;
+        }
+        u128::from(all)
+    };
+    half(bits & 0xFFFF_FFFF) | half(bits >> 32) << 64
 }
 
 impl Streams {
@@ -93,23 +148,21 @@ impl Streams {
         };
         self.heads.push(small << 4 | masks as u8);
         self.masks.extend_from_slice(&mask.to_le_bytes()[..masks as usize]);
-        let (mut signs, mut coded, mut left, mut count) = (0, 0, block.mask, 0);
+        let (count, facts) = (block.mask.count_ones(), self.way.facts(block));
+        self.signs.push(facts.signs, count);
+        self.coded.push(facts.coded, count);
+        let codes = 2 * facts.coded.count_ones();
+        let all = spread(facts.code[0]) | spread(facts.code[1]) << 1;
+        self.codes.push(all as u64, codes.min(64));
+        if codes > 64 {
+            self.codes.push((all >> 64) as u64, codes - 64);
+        }
+        let mut left = facts.large;
         while left != 0 {
             let value = block.values[(left.trailing_zeros() & 63) as usize];
             left &= left - 1;
-            let magnitude = u32::from(value.unsigned_abs());
-            signs |= u64::from(value < 0) << count;
-            coded |= u64::from(magnitude >= CODED) << count;
-            count += 1;
-            if magnitude >= CODED {
-                self.codes.push((magnitude - CODED).min(3).into(), 2);
-                if magnitude >= NIBBLE {
-                    self.large(magnitude)?;
-                }
-            }
+            self.large(value.unsigned_abs().into())?;
         }
-        self.signs.push(signs, count);
-        self.coded.push(coded, count);
         Some(())
     }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::Packed;
-use super::block::{AHEAD, AT_ONCE, Piece, Places, skip};
-use crate::image::jpeg::zigzag::Coefficients;
+use super::block::{AHEAD, AT_ONCE, Facts, Piece, Places, skip};
+use crate::image::jpeg::zigzag::{Coefficients, ZigzagBlock};
 
 /// How blocks are unpacked on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,24 @@ pub(super) enum Way {
     Portable,
 }
 
+impl Default for Way {
+    fn default() -> Self {
+        Self::all().next().unwrap_or(Self::Portable)
+    }
+}
+
 impl Way {
+    /// Returns the facts of a block that is packed.
+    pub(super) fn facts(self, block: &ZigzagBlock) -> Facts {
+        match self {
+            // SAFETY: the processor has the instructions: `Way::all` has asked it.
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            Self::Vbmi2 | Self::Avx2 => unsafe { super::x86::facts(block) },
+            Self::Portable => Facts::new(block),
+        }
+    }
+
     /// Returns all that this machine has, the fastest first.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]

@@ -7,8 +7,8 @@
 
 use std::arch::x86_64::*;
 
-use super::block::{AHEAD, AT_ONCE, BYTE, CODED, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low};
-use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZIGZAG};
+use super::block::{AHEAD, AT_ONCE, BYTE, CODED, Facts, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low};
+use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZIGZAG, ZigzagBlock};
 
 /// Data of which all places are at least [`AHEAD`] bytes before the end. In [`AT_ONCE`] blocks, none moves
 /// further than `AHEAD - 128`.
@@ -232,6 +232,38 @@ impl Wide {
         }
         Some(())
     }
+}
+
+/// As `Facts::new`.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) fn facts(block: &ZigzagBlock) -> Facts {
+    // SAFETY: the block has 128 bytes.
+    let values = unsafe {
+        let part = |at: usize| _mm256_loadu_si256(block.values.as_ptr().add(16 * at).cast());
+        [part(0), part(1), part(2), part(3)]
+    };
+    let magnitudes = values.map(|part| _mm256_abs_epi16(part));
+    // The magnitude of -32768 stays negative. No such block is packed.
+    let above = |least: i16| bits_of(magnitudes.map(|part| _mm256_cmpgt_epi16(part, _mm256_set1_epi16(least))));
+    let (two, three, four, five) = (above(1), above(2), above(3), above(4));
+    let coded = two & block.mask;
+    Facts {
+        signs: _pext_u64(bits_of(values), block.mask),
+        coded: _pext_u64(coded, block.mask),
+        code: [_pext_u64(three & !four | five, coded), _pext_u64(four, coded)],
+        large: five & block.mask,
+    }
+}
+
+/// Returns the top bits of 64 numbers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn bits_of(parts: [__m256i; 4]) -> u64 {
+    let half = |one, other| {
+        let bytes = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packs_epi16(one, other));
+        u64::from(_mm256_movemask_epi8(bytes).cast_unsigned())
+    };
+    half(parts[0], parts[1]) | half(parts[2], parts[3]) << 32
 }
 
 /// For each mask of eight bits, which of up to eight bytes goes to each place; 0x80 where none does.
