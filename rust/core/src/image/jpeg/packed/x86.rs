@@ -237,33 +237,43 @@ impl Wide {
 /// As `Facts::new`.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) fn facts(block: &ZigzagBlock) -> Facts {
-    // SAFETY: the block has 128 bytes.
-    let values = unsafe {
-        let part = |at: usize| _mm256_loadu_si256(block.values.as_ptr().add(16 * at).cast());
-        [part(0), part(1), part(2), part(3)]
-    };
-    let magnitudes = values.map(|part| _mm256_abs_epi16(part));
-    // The magnitude of -32768 stays negative. No such block is packed.
-    let above = |least: i16| bits_of(magnitudes.map(|part| _mm256_cmpgt_epi16(part, _mm256_set1_epi16(least))));
-    let (two, three, four, five) = (above(1), above(2), above(3), above(4));
-    let coded = two & block.mask;
+    // No closures here: what `array::map` calls is not compiled for these instructions.
+    let mut values = [_mm256_setzero_si256(); 4];
+    let mut magnitudes = values;
+    for at in 0..4 {
+        // SAFETY: the block has 128 bytes.
+        values[at] = unsafe { _mm256_loadu_si256(block.values.as_ptr().add(16 * at).cast()) };
+        magnitudes[at] = _mm256_abs_epi16(values[at]);
+    }
+    let two = above(&magnitudes, 1) & block.mask;
+    let (three, four, five) = (above(&magnitudes, 2), above(&magnitudes, 3), above(&magnitudes, 4));
     Facts {
-        signs: _pext_u64(bits_of(values), block.mask),
-        coded: _pext_u64(coded, block.mask),
-        code: [_pext_u64(three & !four | five, coded), _pext_u64(four, coded)],
+        signs: _pext_u64(top_bits(&values), block.mask),
+        coded: _pext_u64(two, block.mask),
+        code: [_pext_u64(three & !four | five, two), _pext_u64(four, two)],
         large: five & block.mask,
     }
+}
+
+/// Returns a bit for each of 64 numbers: whether it is above another one.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn above(parts: &[__m256i; 4], other: i16) -> u64 {
+    let mut compared = *parts;
+    for part in &mut compared {
+        *part = _mm256_cmpgt_epi16(*part, _mm256_set1_epi16(other));
+    }
+    top_bits(&compared)
 }
 
 /// Returns the top bits of 64 numbers.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bits_of(parts: [__m256i; 4]) -> u64 {
-    let half = |one, other| {
-        let bytes = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packs_epi16(one, other));
-        u64::from(_mm256_movemask_epi8(bytes).cast_unsigned())
-    };
-    half(parts[0], parts[1]) | half(parts[2], parts[3]) << 32
+fn top_bits(parts: &[__m256i; 4]) -> u64 {
+    let lower = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packs_epi16(parts[0], parts[1]));
+    let upper = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packs_epi16(parts[2], parts[3]));
+    let (lower, upper) = (_mm256_movemask_epi8(lower).cast_unsigned(), _mm256_movemask_epi8(upper).cast_unsigned());
+    u64::from(lower) | u64::from(upper) << 32
 }
 
 /// For each mask of eight bits, which of up to eight bytes goes to each place; 0x80 where none does.
