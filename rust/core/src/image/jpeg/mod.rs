@@ -148,8 +148,12 @@ impl Decoder {
         let region = packed.write_headers(&mut headers).and_then(|()| {
             let info = &jpeg_info(&headers).ok()?;
             let wanted = Wanted { data: &headers, side: &[], info, reduction, need };
-            let part = self.sequential.begin_packed(packed, wanted)?;
-            read(part, &mut self.pixels, &mut self.scratch)
+            // Ours do not make the pixels of coefficients that no image has.
+            let ways = if self.options.stock_jpeg { &[true][..] } else { &[false, true] };
+            ways.iter().find_map(|&stock| {
+                let part = self.sequential.begin_packed(packed, wanted, stock)?;
+                read(part, &mut self.pixels, &mut self.scratch)
+            })
         });
         self.headers = headers;
         region.ok_or_else(no_packed_jpeg)

@@ -104,10 +104,16 @@ impl Sequential {
     }
 
     /// Begins to decode at least what is wanted of a packed JPEG. The data that are wanted are its headers, as
-    /// those of a JPEG with one scan.
-    pub(super) fn begin_packed<'a>(&'a mut self, packed: Packed<'a>, wanted: Wanted<'a>) -> Option<Part<'a>> {
+    /// those of a JPEG with one scan. With `stock`, libjpeg-turbo makes the pixels.
+    pub(super) fn begin_packed<'a>(
+        &'a mut self,
+        packed: Packed<'a>,
+        wanted: Wanted<'a>,
+        stock: bool,
+    ) -> Option<Part<'a>> {
         let window = mcu_window(wanted.info, wanted.reduction, wanted.need);
-        let (pixels, region) = if let Some((plan, _)) = plan(&self.pixels, wanted, window) {
+        let plan = if stock { None } else { plan(&self.pixels, wanted, window) };
+        let (pixels, region) = if let Some((plan, _)) = plan {
             let region = plan.region();
             (Pixels::Own(&mut self.pixels, plan), region)
         } else {

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use super::{Packed, pack};
+use crate::image::jpeg::ffi::{Format as ColourFormat, Jpeg};
 use crate::image::jpeg::restore::{Splitter, restore};
+use crate::image::jpeg::rows::RowDecoder;
 use crate::image::jpeg::zigzag::ZigzagBlock;
 use crate::image::probe::Format;
 
@@ -19,6 +21,8 @@ struct Memory {
     splitter: Splitter,
     blocks: Vec<ZigzagBlock>,
     restored: Vec<u8>,
+    headers: Vec<u8>,
+    rows: Option<RowDecoder>,
 }
 
 impl Memory {
@@ -36,7 +40,18 @@ impl Memory {
         pack(split.headers, split.ones, split.blocks, &mut packed)?;
         let fits = packed.len() <= data.len() + data.len() / GROWTH;
         // Every byte must come back from what will be stored.
-        (fits && self.restore(&packed, data.len()).is_some() && self.restored == data).then_some(packed)
+        let good = fits && self.is_decoded(&packed) && self.restore(&packed, data.len()).is_some();
+        (good && self.restored == data).then_some(packed)
+    }
+
+    /// Reports whether libjpeg-turbo takes the headers: what it refuses must not become readable, and what it
+    /// warns of not unreadable.
+    fn is_decoded(&mut self, packed: &[u8]) -> bool {
+        let started = Packed::read(packed).and_then(|packed| {
+            packed.write_headers(&mut self.headers)?;
+            RowDecoder::kept(&mut self.rows)?.start(&self.headers, 1, ColourFormat::of(&packed.info)).map(drop)
+        });
+        started.is_some()
     }
 
     /// Makes the JPEG, of so many bytes, to `restored`.
@@ -62,6 +77,7 @@ pub fn pack_jpeg(data: &[u8]) -> Option<Vec<u8>> {
     if Format::sniff(data) != Some(Format::Jpeg) {
         return None;
     }
+    Jpeg::open(data).ok()?;
     MEMORY.with_borrow_mut(|memory| {
         let packed = memory.pack(data);
         memory.trim();

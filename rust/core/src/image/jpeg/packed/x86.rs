@@ -7,7 +7,9 @@
 
 use std::arch::x86_64::*;
 
-use super::block::{AHEAD, AT_ONCE, BYTE, CODED, Facts, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low};
+use super::block::{
+    AHEAD, AT_ONCE, BYTE, CODED, Facts, LARGE, LARGER, NIBBLE, Places, SMALL, Values, WIDE, WIDE_BYTE, low,
+};
 use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZIGZAG, ZigzagBlock};
 
 /// Data of which all places are at least [`AHEAD`] bytes before the end. In [`AT_ONCE`] blocks, none moves

@@ -141,7 +141,7 @@ fn read_huffman(mut body: &[u8], tables: &mut [[Option<Huffman>; 4]; 2]) -> Opti
 }
 
 /// Reports whether libjpeg takes a Huffman table.
-fn is_sound(table: &Huffman, first: bool) -> bool {
+pub(in crate::image::jpeg) fn is_sound(table: &Huffman, first: bool) -> bool {
     let (mut code, mut count) = (0_u32, 0);
     for length in 1..=16 {
         code = 2 * code + u32::from(table.counts[length]);

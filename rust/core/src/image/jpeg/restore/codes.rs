@@ -1,6 +1,7 @@
 //! `DcCodes` and `AcCodes`: the codes of coefficients.
 
 use crate::image::jpeg::entropy::Huffman;
+use crate::image::jpeg::pixels::is_sound;
 
 /// A code, and bits after it.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +55,9 @@ pub(super) struct DcCodes([[Code; 2]; 32]);
 impl DcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
+        if !is_sound(table, true) {
+            return None;
+        }
         let mut by_size = [[Code::MISSING; 2]; 32];
         codes(table, |symbol, code| {
             let size = u32::from(symbol);
@@ -88,6 +92,9 @@ pub(super) struct AcCodes {
 impl AcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
+        if !is_sound(table, false) {
+            return None;
+        }
         let mut by_run = [[Code::MISSING; 2]; 512];
         codes(table, |symbol, code| {
             let (run, size) = (usize::from(symbol >> 4), u32::from(symbol & 15));
