@@ -173,6 +173,8 @@ def test_an_image_that_cannot_be_decoded_is_a_bad_file(tmp_path: Path, options: 
         ({"quality": 50}, "quality belongs to short_side"),
         ({"raw": True, "short_side": 10, "quality": 50}, "quality belongs to short_side"),
         ({"raw": True, "crop_index": True}, "need no crop index: leave out crop_index"),
+        ({"packed": True, "crop_index": True}, "leave out raw and crop_index"),
+        ({"packed": True, "raw": True}, "leave out raw and crop_index"),
         ({"sixteen_bit": "scale"}, "sixteen_bit belongs to raw"),
         ({"raw": True, "sixteen_bit": "reject"}, 'sixteen_bit is "scale", "clip" or None'),
     ],
@@ -192,6 +194,7 @@ def test_settings_that_do_not_fit_are_refused(
     [
         (["--short-side", 9, "--max-side", 9], "not both"),
         (["--crop-index", "--raw"], "need no crop index: leave out --crop-index"),
+        (["--packed", "--raw"], "leave out --raw and --crop-index"),
         (["--quality", 80], "--short-side or --max-side"),
         (["--raw", "--shard-size", "1GB"], "--shards"),
     ],

@@ -28,6 +28,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"raw": True, "short_side": 64},
     {"crop_index": True, "short_side": 64},
     {"crop_index": True},
+    {"packed": True},
+    {"packed": True, "max_side": 96},
 ]
 
 

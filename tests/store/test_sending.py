@@ -8,7 +8,10 @@ import pytest
 
 import fastrecord as fr
 from tests.store.conftest import data_of, payload, write_shards
+from tests.support.commands import good
 from tests.support.machines.stores import Fault, Request, Server
+from tests.support.packing import pack_with
+from tests.support.recoding import FILES
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -32,6 +35,29 @@ def test_a_copy_to_a_store_continues_and_comes_back(server: Server, tmp_path: Pa
     assert fr.files.copy(url, tmp_path / "back").copied == []
     for path in folder.iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_packed_images_come_back_from_a_store_as_the_originals(
+    server: Server, recode_source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "images").mkdir()
+    pack_with(recode_source, tmp_path / "images" / "train.frec", shards=2, packed=True)
+    url = "s3://bucket/packed"
+    fr.files.copy(tmp_path / "images", url)
+    dataset = fr.FastRecordDataset(
+        url, fields=("image", "key"), decode=None, store=fr.Store(server.options, tmp_path / "cache")
+    )
+    assert {row["key"]: bytes(row["image"]) for row in (dataset[i] for i in range(9))} == FILES
+    assert '"packed": 6' in good("stats", "--json", url)
+    good("verify", "--deep", url)
+    loader = fr.FastRecordLoader(
+        fr.FastRecordDataset(url, store=fr.Store(server.options)),
+        9,
+        shuffle=False,
+        sample=[fr.transforms.RandomResizedCrop(32)],
+    )
+    here = fr.FastRecordLoader(tmp_path / "images", 9, shuffle=False, sample=[fr.transforms.RandomResizedCrop(32)])
+    assert all((one[0] == other[0]).all() for one, other in zip(loader, here, strict=True))
 
 
 def test_a_copy_that_fails_leaves_no_half_of_another_shard(server: Server, tmp_path: Path) -> None:
