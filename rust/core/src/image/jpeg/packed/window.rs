@@ -31,11 +31,6 @@ impl<'a> PackedWindow<'a> {
         Self::by(Way::all().next()?, packed, area)
     }
 
-    #[cfg(test)]
-    pub(in crate::image::jpeg) fn nth(n: usize, packed: Packed<'a>, area: Mcus) -> Option<Self> {
-        Self::by(Way::all().nth(n)?, packed, area)
-    }
-
     fn by(way: Way, packed: Packed<'a>, area: Mcus) -> Option<Self> {
         let of_mcu = components(&packed.info)?;
         let (columns, rows) = mcus(&packed.info);
