@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::common::places::{footers, places};
 use crate::common::{Cell, Row, append_all, assert_holds, column_bytes, folder, open, options, png, read_by_batch};
 use crate::side_bytes::loaded;
+use fastrecord_core::image::pack_jpeg;
 use fastrecord_core::{
     ColumnBytes, CommitParts, DType, Depth, FORMAT_VERSION, FieldType, Mode, Reader, Schema, SnapshotId, Value, Verify,
     Writer, WriterOptions, hex, verify,
@@ -155,6 +156,27 @@ fn a_golden_file_of_crop_ready_jpegs_is_read_as_one_of_plain_jpegs() {
     }
     writer.close().unwrap();
     assert!(loaded(&reader).unwrap() == loaded(&open(&plain)).unwrap());
+}
+
+/// The images of this file are packed JPEGs; its other field has the originals.
+#[test]
+fn a_golden_file_of_packed_jpegs_gives_them_back_and_would_be_written_again() {
+    let path = golden("v1-packed.frec");
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(crc32c::crc32c(&bytes), 0x9EB3_FCD8, "a golden file is never written again");
+    let reader = open(&path);
+    assert!(verify(&reader, Depth::Values, &|| false).unwrap().errors.is_empty());
+    let [image, original] = ["image", "original"].map(|name| reader.field(name).unwrap());
+    let mut packed_images = 0;
+    for record in 0..8 {
+        let [value, jpeg] = [image, original].map(|field| reader.payload(field, record, Verify::Always).unwrap());
+        assert!(value == jpeg, "record {record}");
+        if let Some(packed) = pack_jpeg(&jpeg) {
+            assert!(bytes.windows(packed.len()).any(|part| part == packed), "record {record}");
+            packed_images += 1;
+        }
+    }
+    assert_eq!(packed_images, 7);
 }
 
 #[test]
