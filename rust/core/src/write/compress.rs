@@ -139,11 +139,10 @@ impl FieldEncoder {
             (Some(compression), _) => (compression.codec, compression.level),
         };
         let encoder = match codec {
-            Codec::None => None,
+            // The schema names no packed JPEGs: they come one by one.
+            Codec::None | Codec::PackedJpeg => None,
             Codec::Lz4 => Some(Encoder::Lz4),
             Codec::Zstd => Some(Encoder::zstd(level)),
-            // The schema names no such compression.
-            Codec::PackedJpeg => None,
         };
         Some(match field.choice {
             None => Self::with(State::Chosen(encoder), level, "as the schema says"),

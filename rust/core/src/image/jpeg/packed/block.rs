@@ -135,7 +135,7 @@ impl Streams {
         let mask = block.mask >> 1;
         let masks = 8 - mask.leading_zeros() / 8;
         let small = if (-SMALL..=SMALL).contains(&difference) {
-            (difference + SMALL) as u8
+            (difference + SMALL).unsigned_abs() as u8
         } else {
             match i8::try_from(difference) {
                 Ok(byte) if byte != LARGER => self.firsts.push(byte.cast_unsigned()),
@@ -147,7 +147,9 @@ impl Streams {
             LARGE
         };
         self.heads.push(small << 4 | masks as u8);
-        self.masks.extend_from_slice(&mask.to_le_bytes()[..masks as usize]);
+        // Eight bytes are copied faster than a few.
+        self.masks.extend_from_slice(&mask.to_le_bytes());
+        self.masks.truncate(self.masks.len() - 8 + masks as usize);
         let (count, facts) = (block.mask.count_ones(), self.way.facts(block));
         self.signs.push(facts.signs, count);
         self.coded.push(facts.coded, count);
@@ -226,7 +228,7 @@ pub(super) struct Piece {
     pub(super) starts: Places,
     pub(super) ends: Places,
     /// Bits from a sign to the bit that says whether the same value has a code.
-    pub(super) coded: usize,
+    pub(super) gap: usize,
 }
 
 impl Piece {
@@ -254,7 +256,7 @@ impl Piece {
             byte: wide,
             wide: end,
         };
-        (wide <= end).then_some(Self { starts, ends, coded: 8 * coded })
+        (wide <= end).then_some(Self { starts, ends, gap: 8 * coded })
     }
 }
 
@@ -319,11 +321,11 @@ pub(super) fn head(data: &[u8], at: &mut Places, prediction: &mut i16) -> Option
 impl Values {
     /// Reads the next block's, as [`head`].
     #[inline]
-    pub(super) fn read(data: &[u8], coded: usize, at: &mut Places, prediction: &mut i16) -> Option<Self> {
+    pub(super) fn read(data: &[u8], gap: usize, at: &mut Places, prediction: &mut i16) -> Option<Self> {
         let mask = head(data, at, prediction)?;
         let count = mask.count_ones();
         let signs = word(data, at.value) & low(count);
-        let coded = word(data, at.value + coded) & low(count);
+        let coded = word(data, at.value + gap) & low(count);
         at.value += count as usize;
         Some(Self { mask, signs, coded })
     }
@@ -332,7 +334,7 @@ impl Values {
 /// Reads up to [`AT_ONCE`] blocks of MCUs. The component of each is given. Returns `None` if they make no sense.
 pub(super) fn unpack<B: Coefficients>(
     data: &[u8],
-    coded: usize,
+    gap: usize,
     at: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
@@ -340,26 +342,26 @@ pub(super) fn unpack<B: Coefficients>(
 ) -> Option<()> {
     for (component, block) in components.iter().zip(blocks) {
         let prediction = &mut predictions[usize::from(component & 3)];
-        let Values { mut mask, mut signs, mut coded } = Values::read(data, coded, at, prediction)?;
+        let Values { mut mask, mut signs, mut coded } = Values::read(data, gap, at, prediction)?;
         block.set_mask(mask);
         let values = block.values();
         *values = [0; 64];
         values[0] = *prediction;
-        let mut codes = word(data, at.code);
+        let mut bits = word(data, at.code);
         let mut number = 0;
         while mask != 0 {
             let mut magnitude = 1;
             if coded & 1 != 0 {
                 if number == 32 {
-                    codes = word(data, at.code);
+                    bits = word(data, at.code);
                 }
                 number += 1;
                 at.code += 2;
-                magnitude = CODED + (codes as u32 & 3);
-                if codes & 3 == 3 {
+                magnitude = CODED + (bits as u32 & 3);
+                if bits & 3 == 3 {
                     magnitude = large(data, at)?;
                 }
-                codes >>= 2;
+                bits >>= 2;
             }
             let value = i16::try_from(magnitude).ok()?;
             let k = (mask.trailing_zeros() & 63) as usize;
@@ -392,7 +394,7 @@ fn large(data: &[u8], at: &mut Places) -> Option<u32> {
 /// Moves over the blocks of MCUs.
 pub(super) fn skip(
     data: &[u8],
-    coded: usize,
+    gap: usize,
     at: &mut Places,
     predictions: &mut [i16; 4],
     components: impl Iterator<Item = u8>,
@@ -408,7 +410,7 @@ pub(super) fn skip(
         let one = |bit: usize| count(word(data, from + bit) & low((bits - bit).min(64) as u32));
         (0..bits).step_by(64).map(one).sum::<u32>() as usize
     };
-    let codes = 2 * sum(at.value + coded, values, u64::count_ones);
+    let codes = 2 * sum(at.value + gap, values, u64::count_ones);
     let nibbles = 4 * sum(at.code, codes, |word| (word & word >> 1 & EACH_2).count_ones());
     let bytes = sum(at.nibble, nibbles, |word| (word & word >> 1 & word >> 2 & word >> 3 & EACH_4).count_ones());
     let wide = data.get(at.byte..at.byte + bytes)?.iter().filter(|&&byte| byte >= WIDE_BYTE).count();

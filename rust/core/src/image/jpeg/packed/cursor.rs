@@ -89,24 +89,24 @@ impl<'a> Cursor<'a> {
         components: &[u8; AT_ONCE],
         blocks: &mut [B],
     ) -> Option<()> {
-        let Self { data, piece: Piece { coded, .. }, at, predictions } = self;
+        let Self { data, piece: Piece { gap, .. }, at, predictions } = self;
         match way {
             // SAFETY: the processor has the instructions: `Way::all` has asked it.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Way::Vbmi2 => unsafe { super::x86::unpack_vbmi2(data, *coded, at, predictions, components, blocks) },
+            Way::Vbmi2 => unsafe { super::x86::unpack_vbmi2(data, *gap, at, predictions, components, blocks) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Way::Avx2 => unsafe { super::x86::unpack_avx2(data, *coded, at, predictions, components, blocks) },
-            Way::Portable => super::block::unpack(data, *coded, at, predictions, components, blocks),
+            Way::Avx2 => unsafe { super::x86::unpack_avx2(data, *gap, at, predictions, components, blocks) },
+            Way::Portable => super::block::unpack(data, *gap, at, predictions, components, blocks),
         }?;
         self.at.within(&self.piece.ends).then_some(())
     }
 
     /// Moves over blocks of these components.
     pub(super) fn skip(&mut self, components: impl Iterator<Item = u8>) -> Option<()> {
-        skip(&self.data, self.piece.coded, &mut self.at, &mut self.predictions, components)?;
+        skip(&self.data, self.piece.gap, &mut self.at, &mut self.predictions, components)?;
         self.at.within(&self.piece.ends).then_some(())
     }
 

@@ -5,6 +5,7 @@
 //! among those with a code, these among all that are not zero, and these among the 64.
 #![allow(unsafe_code)]
 
+#[allow(clippy::wildcard_imports)] // some seventy intrinsics
 use std::arch::x86_64::*;
 
 use super::block::{
@@ -18,8 +19,8 @@ struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {
     #[inline]
-    fn new(data: &'a [u8], coded: usize, at: &Places) -> Option<Self> {
-        let bits = at.code.max(at.nibble).max(at.value + coded) / 8;
+    fn new(data: &'a [u8], gap: usize, at: &Places) -> Option<Self> {
+        let bits = at.code.max(at.nibble).max(at.value + gap) / 8;
         let last = at.head.max(at.first).max(at.mask).max(at.byte).max(at.wide).max(bits);
         (last + AHEAD <= data.len()).then_some(Self(data))
     }
@@ -50,7 +51,7 @@ impl<'a> Data<'a> {
     /// As `read`.
     #[inline]
     #[target_feature(enable = "bmi1,bmi2,popcnt")]
-    unsafe fn values(&self, coded: usize, at: &mut Places, prediction: &mut i16) -> Option<Values> {
+    unsafe fn values(&self, gap: usize, at: &mut Places, prediction: &mut i16) -> Option<Values> {
         // SAFETY: the caller's.
         let (head, first): (u8, i8) = unsafe { (self.read(at.head), self.read(at.first)) };
         let (small, masks) = (head >> 4, usize::from(head & 15));
@@ -72,7 +73,7 @@ impl<'a> Data<'a> {
         }
         let count = mask.count_ones();
         // SAFETY: the caller's.
-        let (signs, with_code) = unsafe { (self.word(at.value), self.word(at.value + coded)) };
+        let (signs, with_code) = unsafe { (self.word(at.value), self.word(at.value + gap)) };
         at.value += count as usize;
         Some(Values { mask: mask << 1, signs: _bzhi_u64(signs, count), coded: _bzhi_u64(with_code, count) })
     }
@@ -82,17 +83,17 @@ impl<'a> Data<'a> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub(super) fn unpack_vbmi2<B: Coefficients>(
     data: &[u8],
-    coded: usize,
+    gap: usize,
     places: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
     blocks: &mut [B],
 ) -> Option<()> {
-    let data = Data::new(data, coded, places)?;
+    let data = Data::new(data, gap, places)?;
     let (mut at, mut last) = (*places, *predictions);
     for (block, component) in blocks.iter_mut().zip(components) {
         // SAFETY: these are not too many blocks.
-        unsafe { block_vbmi2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+        unsafe { block_vbmi2(&data, gap, &mut at, &mut last[usize::from(component & 3)], block) }?;
     }
     (*places, *predictions) = (at, last);
     Some(())
@@ -102,17 +103,17 @@ pub(super) fn unpack_vbmi2<B: Coefficients>(
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) fn unpack_avx2<B: Coefficients>(
     data: &[u8],
-    coded: usize,
+    gap: usize,
     places: &mut Places,
     predictions: &mut [i16; 4],
     components: &[u8; AT_ONCE],
     blocks: &mut [B],
 ) -> Option<()> {
-    let data = Data::new(data, coded, places)?;
+    let data = Data::new(data, gap, places)?;
     let (mut at, mut last) = (*places, *predictions);
     for (block, component) in blocks.iter_mut().zip(components) {
         // SAFETY: these are not too many blocks.
-        unsafe { block_avx2(&data, coded, &mut at, &mut last[usize::from(component & 3)], block) }?;
+        unsafe { block_avx2(&data, gap, &mut at, &mut last[usize::from(component & 3)], block) }?;
     }
     (*places, *predictions) = (at, last);
     Some(())
@@ -126,17 +127,18 @@ pub(super) fn unpack_avx2<B: Coefficients>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 unsafe fn block_vbmi2<B: Coefficients>(
     data: &Data<'_>,
-    coded: usize,
+    gap: usize,
     at: &mut Places,
     prediction: &mut i16,
     block: &mut B,
 ) -> Option<()> {
-    // SAFETY: the caller's, here and below.
-    let of_block = unsafe { data.values(coded, at, prediction) }?;
+    // SAFETY: the caller's.
+    let of_block = unsafe { data.values(gap, at, prediction) }?;
     block.set_mask(of_block.mask);
     let out = block.values();
     let codes = of_block.coded.count_ones();
     // Each lane of 64 bits gets the bytes that hold its eight codes, and takes them apart.
+    // SAFETY: the caller's.
     let (code, nibble, byte): (__m512i, __m512i, __m512i) =
         unsafe { (data.read(at.code / 8), data.read(at.nibble / 8), data.read(at.byte)) };
     let code = _mm512_permutexvar_epi8(by_lane(2), code);
@@ -308,7 +310,7 @@ fn spread(values: &[u8; 72], mut mask: u64, out: &mut [u8; 72]) {
             let order = _mm_loadl_epi64(SPREAD[part].as_ptr().cast());
             let values = _mm_shuffle_epi8(_mm_loadl_epi64(values.as_ptr().add(from & 63).cast()), order);
             let place = out.as_mut_ptr().add(to & 63);
-            let kept = _mm_and_si128(_mm_loadl_epi64(place.cast()), _mm_srai_epi8_by_sign(order));
+            let kept = _mm_and_si128(_mm_loadl_epi64(place.cast()), ones_where_negative(order));
             _mm_storel_epi64(place.cast(), _mm_or_si128(values, kept));
         }
         from += part.count_ones() as usize;
@@ -320,7 +322,7 @@ fn spread(values: &[u8; 72], mut mask: u64, out: &mut [u8; 72]) {
 /// Returns ones where a byte's top bit is set.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn _mm_srai_epi8_by_sign(bytes: __m128i) -> __m128i {
+fn ones_where_negative(bytes: __m128i) -> __m128i {
     _mm_cmpgt_epi8(_mm_setzero_si128(), bytes)
 }
 
@@ -347,16 +349,16 @@ fn codes_of(word: u64) -> __m256i {
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 unsafe fn block_avx2<B: Coefficients>(
     data: &Data<'_>,
-    coded: usize,
+    gap: usize,
     at: &mut Places,
     prediction: &mut i16,
     block: &mut B,
 ) -> Option<()> {
-    // SAFETY: the caller's, here and below.
-    let of_block = unsafe { data.values(coded, at, prediction) }?;
+    // SAFETY: the caller's.
+    let of_block = unsafe { data.values(gap, at, prediction) }?;
     block.set_mask(of_block.mask);
     let out = block.values();
-    let coded = of_block.coded.count_ones();
+    let count = of_block.coded.count_ones();
     let mut values = [0_u8; 72];
     let three = _mm256_set1_epi8(3);
     let mut with_nibble = 0_u64;
@@ -366,19 +368,21 @@ unsafe fn block_avx2<B: Coefficients>(
             unsafe { _mm256_storeu_si256(place.as_mut_ptr().cast(), value) }
         }
     };
-    for part in 0..coded.div_ceil(32) {
+    for part in 0..count.div_ceil(32) {
+        // SAFETY: the caller's.
         let codes = codes_of(unsafe { data.word(at.code + 64 * part as usize) });
         with_nibble |= u64::from(_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, three)).cast_unsigned()) << (32 * part);
         store(&mut values, 32 * part as usize, _mm256_add_epi8(codes, _mm256_set1_epi8(CODED as i8)));
     }
-    with_nibble &= low(coded);
+    with_nibble &= low(count);
     let nibbles = with_nibble.count_ones();
     let mut wide = None;
-    let mut moved = Places { code: at.code + 2 * coded as usize, ..*at };
+    let mut moved = Places { code: at.code + 2 * count as usize, ..*at };
     if nibbles > 0 {
         let mut large = [0_u8; 72];
         let mut with_byte = 0_u64;
         for part in 0..nibbles.div_ceil(16) {
+            // SAFETY: the caller's.
             let word = unsafe { data.word(at.nibble + 64 * part as usize) };
             let pairs = _mm_cvtsi64_si128(word.cast_signed());
             let fifteen = _mm_set1_epi8(15);
@@ -388,7 +392,7 @@ unsafe fn block_avx2<B: Coefficients>(
             if let Some(place) = large[16 * part as usize..].first_chunk_mut::<16>() {
                 // SAFETY: the reference is to 16 bytes.
                 unsafe {
-                    _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_add_epi8(nibble, _mm_set1_epi8(NIBBLE as i8)))
+                    _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_add_epi8(nibble, _mm_set1_epi8(NIBBLE as i8)));
                 }
             }
         }
@@ -397,6 +401,7 @@ unsafe fn block_avx2<B: Coefficients>(
         if with_byte != 0 {
             let count = with_byte.count_ones();
             let (mut more, mut wider) = ([0_u8; 72], 0_u64);
+            // SAFETY: the caller's.
             more[..64].copy_from_slice(&unsafe { data.read::<[u8; 64]>(at.byte) });
             for (at, byte) in more[..(count & 63) as usize].iter_mut().enumerate() {
                 wider |= u64::from(*byte >= WIDE_BYTE) << at;
