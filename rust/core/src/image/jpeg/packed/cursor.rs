@@ -3,57 +3,9 @@
 use std::borrow::Cow;
 
 use super::Packed;
-use super::block::{AHEAD, AT_ONCE, Facts, Piece, Places, skip};
-use crate::image::jpeg::zigzag::{Coefficients, ZigzagBlock};
-
-/// How blocks are unpacked on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    #[cfg(target_arch = "x86_64")]
-    Vbmi2,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Portable,
-}
-
-impl Default for Way {
-    fn default() -> Self {
-        Self::all().next().unwrap_or(Self::Portable)
-    }
-}
-
-impl Way {
-    /// Returns the facts of a block that is packed.
-    pub(super) fn facts(self, block: &ZigzagBlock) -> Facts {
-        match self {
-            // SAFETY: the processor has the instructions: `Way::all` has asked it.
-            #[cfg(target_arch = "x86_64")]
-            #[allow(unsafe_code)]
-            Self::Vbmi2 | Self::Avx2 => unsafe { super::x86::facts(block) },
-            Self::Portable => Facts::new(block),
-        }
-    }
-
-    /// Returns all that this machine has, the fastest first.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        #[cfg(target_arch = "x86_64")]
-        let special = {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("popcnt")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2");
-            let vbmi2 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vbmi")
-                && is_x86_feature_detected!("avx512vbmi2");
-            [(avx2 && vbmi2).then_some(Self::Vbmi2), avx2.then_some(Self::Avx2)].into_iter().flatten()
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let special = std::iter::empty();
-        special.chain([Self::Portable])
-    }
-}
+use super::block::{AHEAD, AT_ONCE, Piece, Places, skip};
+use super::way::Way;
+use crate::image::jpeg::zigzag::Coefficients;
 
 /// Reads the blocks of a piece, MCU by MCU.
 pub(super) struct Cursor<'a> {

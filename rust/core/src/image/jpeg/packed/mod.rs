@@ -1,13 +1,15 @@
 //! Packed JPEGs: another form of the same JPEG, whose coefficients are read ten times as fast
 //! (docs/format.md, "Packed JPEGs"). It does not read files.
 //!
-//! `block` makes and reads the streams of a piece, a few MCUs of a row, where `cursor` has a place; `x86` reads
-//! them by special instructions. `window` reads the MCUs of a rectangle. `convert` packs whole JPEGs, and makes them
-//! again, with `super::restore`.
+//! `streams` makes the streams of a piece, a few MCUs of a row, and `block` reads them, or `x86` by special
+//! instructions, where `cursor` has a place. `window` reads the MCUs of a rectangle. `convert` packs whole
+//! JPEGs, and makes them again, with `super::restore`.
 
 mod block;
 mod convert;
 mod cursor;
+mod streams;
+mod way;
 mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -15,8 +17,10 @@ mod x86;
 pub use convert::{pack_jpeg, unpack_jpeg};
 pub(super) use window::PackedWindow;
 
-use self::block::{AT_ONCE, Streams};
-use self::cursor::{Cursor, Way};
+use self::block::AT_ONCE;
+use self::cursor::Cursor;
+use self::streams::Streams;
+use self::way::Way;
 use super::segments::segments;
 use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::block::AT_ONCE;
-use super::cursor::{Cursor, Way};
+use super::cursor::Cursor;
+use super::way::Way;
 use super::{Packed, components, mcus, repeated};
 use crate::image::jpeg::entropy::Mcus;
 

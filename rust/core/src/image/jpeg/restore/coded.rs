@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
     use crate::image::jpeg::entropy::Huffman;
-    use crate::image::jpeg::restore::write::has_avx512;
+    use crate::image::jpeg::restore::vector::has_avx512;
 
     fn block(values: &[(usize, i16)]) -> ZigzagBlock {
         let mut block = ZigzagBlock::ZERO;

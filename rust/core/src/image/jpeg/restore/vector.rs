@@ -15,6 +15,16 @@ use std::arch::x86_64::{
 use super::ZigzagBlock;
 use super::codes::{AcCodes, PACKED_SIZE};
 
+/// Whether the processor has these instructions. Those that are not listed here are older.
+pub(super) fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512cd")
+        && is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("avx512vbmi2")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
 /// The numbers of the lanes of a register: constants, since the compiler may not see that a function
 /// makes the same ones each time.
 const NUMBERS: [u8; 64] = {

@@ -5,6 +5,8 @@ use super::coded::{CodedWriter, Output};
 use super::codes::{AcCodes, Code, DcCodes};
 use super::grid::{Grid, Units};
 use super::headers::{Headers, Pass, Scan};
+#[cfg(target_arch = "x86_64")]
+use super::vector::has_avx512;
 use crate::image::jpeg::entropy::RESTART;
 
 /// The most components of a scan.
@@ -102,17 +104,6 @@ fn sequential(parts: &mut Parts<'_, '_>, units: &Units, tables: &Tables, blocks:
         return unsafe { sequential_avx512(parts, units, tables, blocks) };
     }
     sequential_by(parts, units, tables, blocks, CodedWriter::block)
-}
-
-/// Whether the processor has the instructions of `vector`. Those that are not listed here are older.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512cd")
-        && is_x86_feature_detected!("avx512vbmi")
-        && is_x86_feature_detected!("avx512vbmi2")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt")
 }
 
 #[cfg(target_arch = "x86_64")]
