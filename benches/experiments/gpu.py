@@ -31,6 +31,7 @@ KEPT = "speed on the file, of the speed on constant data on the device"
 STORED = {
     "fastrecord, original": (),
     "fastrecord, crop index": ("--crop-index",),
+    "fastrecord, packed": ("--packed",),
     "fastrecord, short side 256": ("--short-side", "256"),
     "fastrecord, raw": ("--raw", "--short-side", "256"),
 }

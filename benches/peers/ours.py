@@ -1,9 +1,10 @@
 """fastrecord's FastRecordLoader.
 
 Variants: `original` JPEGs; `crop-index`: original JPEGs with a crop index;
-`short-side`: JPEGs whose shorter side is at most 256; `raw` records of 256 x 256 pixels with crops of
-224 x 224; `raw-resized`: resized random parts of the raw records; `thumbnails` of 48 x 48, which
-need no folder of images. With `+float` batches are normalised float32.
+`packed`: the same JPEGs as packed coefficients; `short-side`: JPEGs whose shorter side is at most 256;
+`raw` records of 256 x 256 pixels with crops of 224 x 224; `raw-resized`: resized random parts of the raw
+records; `thumbnails` of 48 x 48, which need no folder of images. With `+float` batches are normalised
+float32.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ RAW_SIDE = 256
 OPTIONS: dict[str, list[str]] = {
     "original": [],
     "crop-index": ["--crop-index"],
+    "packed": ["--packed"],
     "short-side": ["--short-side", "256"],
 }
 
@@ -39,7 +41,7 @@ def version(_variant: str) -> str:
 
 
 def prepare(data: Data, variant: str) -> None:
-    """Pack the images as they are, with a crop index, or raw."""
+    """Pack the images as the variant says."""
     path = _file(data, variant)
     if path.exists():
         return

@@ -73,6 +73,7 @@ def readme(results: Results) -> Iterator[str]:
     if loading is not None:
         against(f"JPEGs to batches: {loading.name}", loading)
         against("the same with a crop index", loading, f"{OURS}, crop index")
+        against("the same, packed", loading, f"{OURS}, packed")
     augmented = training_case(results.get("augmented"))
     if augmented is not None:
         against(augmented.name.partition(": ")[2], augmented)
@@ -118,8 +119,9 @@ def newcomers(results: Results) -> Iterator[str]:
             else:
                 rows.append([linked, number(row.median), as_good(ratios(ours, row)[0], case.unit)])
     yield from table(["from", "images/s", "fastrecord is"], rows)
-    index = case.row(f"{OURS}, crop index")
-    more = f", and {number(index.median)} images/s with a crop index" if index else ""
+    forms = {"with a crop index": f"{OURS}, crop index", "from packed JPEGs": f"{OURS}, packed"}
+    made = [f"{number(row.median)} images/s {what}" for what, name in forms.items() if (row := case.row(name))]
+    more = "".join(f", {'and ' * (text == made[-1])}{text}" for text in made)
     yield f"fastrecord made {number(ours.median)} images/s{more}: {case.name}, on {machine(results['formats'].facts)}."
 
 

@@ -23,6 +23,7 @@ MILLION = 1_000_000
 OURS = {
     "fastrecord": "ours:original",
     "fastrecord, crop index": "ours:crop-index",
+    "fastrecord, packed": "ours:packed",
     "fastrecord, short side 256": "ours:short-side",
 }
 PERSISTENT = "ImageFolder, Pillow"
@@ -43,11 +44,12 @@ OWN = ("fastrecord", "class folder", "WebDataset", "LitData", "MosaicML", "FFCV"
 STORES = {name: f"stores:{store}" for name, store in FORMATS.items() if not name.startswith(OWN)}
 # What a short run has of the formats, and of two ranks.
 SHORT_STORES = ("LMDB", "TFRecord", "HDF5", "numpy memmap")
-SHARED = ("fastrecord", "fastrecord, crop index", TORCHCODEC, "LMDB")
+SHARED = ("fastrecord", "fastrecord, packed", TORCHCODEC, "LMDB")
 # Normalised float32 instead of uint8: TurboLoader offers only that.
 FLOATS = {
     "fastrecord": "ours:original+float",
     "fastrecord, crop index": "ours:crop-index+float",
+    "fastrecord, packed": "ours:packed+float",
     "TurboLoader": "turboloader",
 }
 RAW_FLOATS = {"fastrecord": "ours:raw-resized+float", "TurboLoader": "turboloader:raw"}
