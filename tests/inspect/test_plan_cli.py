@@ -32,7 +32,7 @@ def test_a_plan_names_rates_limit_and_remedy() -> None:
     plan = planned(gpus=64, nodes=16, gpu="V100", batch=208, image_bytes=116_000, storage=4e9, net=12.5e9, cores=40)
     assert f"expected: {plan.images_per_second:,.0f} images/s" in text
     assert "The limit is the storage's bytes/s.\nWhat would help:\n  - Store the images as short-side" in text
-    for way in ("original", "crop-index", "short-side", "raw"):
+    for way in ("original", "crop-index", "packed", "short-side", "short-side-packed", "raw"):
         assert re.search(rf"^{way} +[\d.]+ kB +[\d.]+ GB +\d\.\d\d +[\d.]+ GB/s +[\d,]+  \w+$", text, re.MULTILINE)
     assert "all-reduce: " in text
     assert "page cache of a node that holds everything: 149 GB" in text

@@ -129,8 +129,8 @@ class Data(_Options):
         images: Images of an epoch. Default: as measured, otherwise ImageNet's 1,281,167.
         image_bytes: Mean bytes of an original image. Default: as measured, otherwise "116kB".
         val_images: Images that each epoch evaluates.
-        stored: How they are stored: "original", "crop-index", "short-side", "short-side-index"
-            or "raw". Default: as measured, otherwise "original".
+        stored: How they are stored: "original", "crop-index", "packed", "short-side",
+            "short-side-packed" or "raw". Default: as measured, otherwise "original".
 
     Raises:
         ValueError: an option is out of range. TypeError: it is of another type.

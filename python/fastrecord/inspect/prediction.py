@@ -27,7 +27,7 @@ class WayPlan:
     """What one way to store the images asks for.
 
     Attributes:
-        name: The way: "original", "crop-index", "short-side", "short-side-index", "raw", or
+        name: The way: "original", "crop-index", "packed", "short-side", "short-side-packed", "raw", or
             "measured".
         image_bytes: Bytes of an image.
         dataset_bytes: Bytes of all images, of training and evaluation: the page cache that a node
