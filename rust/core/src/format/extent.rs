@@ -167,7 +167,7 @@ mod tests {
         let good = Extent { offset: 4096, stored: 10, raw: 10, crc: 7, ..Extent::default() };
         assert_eq!(decode(&good.encode(), 5000), Ok(good));
         assert!(decode(&good.encode(), 4100).is_err());
-        refused(&good, &[(28, 1), (28, 2), (28, 3), (29, 2), (29, 1), (30, 1), (31, 1), (16, 11)]);
+        refused(&good, &[(28, 1), (28, 2), (28, 4), (29, 2), (29, 1), (30, 1), (31, 1), (16, 11)]);
         let missing = Extent { missing: true, ..Extent::default() };
         assert_eq!(decode(&missing.encode(), 5000), Ok(missing));
         refused(&missing, &[(28, 1), (0, 1), (8, 1), (16, 1), (24, 1), (29, 3)]);
@@ -191,7 +191,7 @@ mod tests {
             let good = Extent { offset: 4096, stored: 10, raw: 300, crc: 7, codec, missing: false };
             assert_eq!((good.side(), decode(&good.encode(), 5000)), (0, Ok(good)));
             assert!(decode(&good.encode(), 4105).is_err());
-            refused(&good, &[(28, 0), (28, 3), (28, 255), (29, 1), (29, 2), (29, 4), (30, 1), (31, 1), (8, 0)]);
+            refused(&good, &[(28, 0), (28, 4), (28, 255), (29, 1), (29, 2), (29, 4), (30, 1), (31, 1), (8, 0)]);
             for (stored, raw, fine) in [
                 (10, 10, false),
                 (10, 9, false),
@@ -204,5 +204,20 @@ mod tests {
                 assert_eq!(decode(&extent.encode(), 5000).is_ok(), fine, "{stored} -> {raw}");
             }
         }
+    }
+
+    #[test]
+    fn a_packed_jpeg_has_about_as_many_bytes_as_the_jpeg() {
+        let good = Extent { offset: 4096, stored: 120, raw: 100, crc: 7, codec: Codec::PackedJpeg, missing: false };
+        assert_eq!((good.side(), decode(&good.encode(), 5000)), (0, Ok(good)));
+        refused(&good, &[(28, 4), (29, 1), (29, 2), (30, 1), (31, 1), (8, 0), (16, 0)]);
+        for (stored, raw, fine) in
+            [(403, 100, true), (404, 100, false), (1, 1 << 26, true), (1, (1 << 26) + 1, false), (1, u64::MAX, false)]
+        {
+            assert_eq!(decode(&Extent { stored, raw, ..good }.encode(), 5000).is_ok(), fine, "{stored} of {raw}");
+        }
+        let long = Extent { stored: MAX_IMAGE_BYTES, raw: MAX_IMAGE_BYTES, ..good };
+        assert!(decode(&long.encode(), 1 << 40).is_ok());
+        assert!(decode(&Extent { raw: MAX_IMAGE_BYTES + 1, ..long }.encode(), 1 << 40).is_err());
     }
 }
