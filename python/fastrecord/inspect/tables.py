@@ -134,8 +134,8 @@ class Way:
 WAYS = {
     "original": Way(1.0, None, 0.56e-3, ""),
     "crop-index": Way(105.8 / 104.6, None, 0.43e-3, "--crop-index"),
-    "packed": Way(124.6 / 104.6, None, 0.33e-3, "--packed"),
+    "packed": Way(124.6 / 104.6, None, 0.29e-3, "--packed"),
     "short-side": Way(36.8 / 104.6, None, 0.24e-3, "--short-side 256"),
-    "short-side-packed": Way(42.6 / 104.6, None, 0.22e-3, "--short-side 256 --packed"),
+    "short-side-packed": Way(42.6 / 104.6, None, 0.21e-3, "--short-side 256 --packed"),
     "raw": Way(None, 261_400, 0.06e-3, "--short-side 256 --raw"),
 }
