@@ -70,6 +70,7 @@ def test_every_value_stays_the_same_there_and_back(path: Path, tmp_path: Path) -
     assert (there.packed, there.unpacked, there.unchanged) == (4, 0, 1)
     assert (records(packed), forms(packed)) == (before, PACKED)
     assert metadata(packed)["classes"] == ["a", "b"]
+    assert fr.inspect.diff(path, packed).changed == 0
     again = fr.files.compact(packed, back, packed=False, verify=True)
     assert (again.packed, again.unpacked, again.unchanged) == (0, 4, 0)
     assert (records(back), forms(back)) == (before, [0] * 5)

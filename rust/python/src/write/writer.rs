@@ -389,9 +389,10 @@ impl Writer {
     /// time.
     ///
     /// "images" is the number of images. "kept" counts those stored byte for byte, and "smaller"
-    /// those shrunk by `short_side` or `max_side`. "crop_index" and "raw" count
-    /// images stored that way, including kept and shrunk ones. "bytes_in" is the size of the
-    /// images as given, and "bytes_out" their stored size.
+    /// those shrunk by `short_side` or `max_side`. "crop_index", "packed" and "raw" count images
+    /// stored that way, including kept and shrunk ones: a packed JPEG is kept if readers give the
+    /// image as it was given. "bytes_in" is the size of the images as given, and "bytes_out" their
+    /// stored size.
     #[getter]
     fn recoded<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         tally_dict(py, &self.state.tally())
