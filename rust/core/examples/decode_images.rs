@@ -9,7 +9,9 @@ use std::io;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
-use fastrecord_core::image::{Crop, DecodeOptions, Decoder, Geometry, Image, Random, crop_index};
+use fastrecord_core::image::{
+    Crop, DecodeOptions, Decoder, Geometry, Image, Random, crop_index, pack_jpeg, unpack_jpeg,
+};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +41,11 @@ enum Work {
     Region(Geometry),
     /// As `Region`, with the image's crop index.
     Indexed(Geometry),
+    /// As `Decode` or `Region`, of the packed JPEG.
+    Packed(Option<Geometry>),
+    /// Packs the JPEG, or restores it.
+    Pack,
+    Restore,
 }
 
 /// Alternates between the methods over all images, so that other load on the machine affects each
@@ -64,6 +71,10 @@ fn bench(arguments: &[String]) -> io::Result<()> {
         ("full decode, then RandomResizedCrop 224 + flip", plain, Work::Whole(random)),
         ("RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Region(random)),
         ("crop index: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Indexed(random)),
+        ("packed: RandomResizedCrop 224 + flip", DecodeOptions::default(), Work::Packed(Some(random))),
+        ("packed: full decode", plain, Work::Packed(None)),
+        ("packed: pack", plain, Work::Pack),
+        ("packed: restore", plain, Work::Restore),
         ("RandomResizedCrop 224 + flip, reduced from 2 on", sharp, Work::Region(random)),
         ("full decode, then CenterCrop 224 of 256", plain, Work::Whole(center)),
         ("CenterCrop 224 of 256", DecodeOptions::default(), Work::Region(center)),
@@ -74,6 +85,10 @@ fn bench(arguments: &[String]) -> io::Result<()> {
     let plain_image = |data: &Vec<u8>| (data.clone(), Vec::new());
     let indexed: Vec<_> = images.iter().map(|data| (data.clone(), crop_index(data).unwrap_or_default())).collect();
     print_sides("crop index", &indexed);
+    let packed: Vec<_> = images.iter().map(|data| pack_jpeg(data).unwrap_or_else(|| data.clone())).collect();
+    let bytes = |images: &[Vec<u8>]| images.iter().map(Vec::len).sum::<usize>();
+    println!("packed: {} bytes of {}", bytes(&packed), bytes(&images));
+    let mut restored = vec![0; images.iter().map(Vec::len).max().unwrap_or(0)];
     let images: Vec<_> = images.iter().map(plain_image).collect();
     let mut seconds = vec![Vec::new(); ways.len()];
     let mut decoders = ways.map(|(_, options, _)| [Decoder::new(options), Decoder::new(options)]);
@@ -94,6 +109,15 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                 };
                 match work {
                     Work::Decode => _ = black_box(decoder.decode(data).map_err(io::Error::other)?),
+                    Work::Packed(None) => _ = black_box(decoder.decode(&packed[at]).map_err(io::Error::other)?),
+                    Work::Packed(Some(geometry)) => {
+                        let plan = |w, h| draw(geometry, w, h);
+                        decoder.crop_resize_with(&packed[at], SIZE, &mut out, plan).map_err(io::Error::other)?;
+                    }
+                    Work::Pack => _ = black_box(pack_jpeg(data)),
+                    Work::Restore => {
+                        unpack_jpeg(&packed[at], &mut restored[..data.len()]).map_err(io::Error::other)?;
+                    }
                     Work::Whole(geometry) => {
                         let image = decoder.decode(data).map_err(io::Error::other)?;
                         let (crop, flip) = draw(geometry, image.width, image.height);
