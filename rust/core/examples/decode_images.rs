@@ -115,9 +115,8 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                         decoder.crop_resize_with(&packed[at], SIZE, &mut out, plan).map_err(io::Error::other)?;
                     }
                     Work::Pack => _ = black_box(pack_jpeg(data)),
-                    Work::Restore => {
-                        unpack_jpeg(&packed[at], &mut restored[..data.len()]).map_err(io::Error::other)?;
-                    }
+                    // One that is stored as it came is an error.
+                    Work::Restore => _ = black_box(unpack_jpeg(&packed[at], &mut restored[..data.len()])),
                     Work::Whole(geometry) => {
                         let image = decoder.decode(data).map_err(io::Error::other)?;
                         let (crop, flip) = draw(geometry, image.width, image.height);
