@@ -26,6 +26,7 @@ MOST_BYTES = {
     "payload": 1024,
     "decode": 4096,
     "crop_index": 4096,
+    "packed": 4096,
     "append": 160,
     "augment": 256,
 }
