@@ -223,7 +223,7 @@ def test_each_way_to_store_images_is_what_the_page_says(image_folder: Path, fold
     (folder / "images/train").symlink_to(image_folder)
     run("docs/guide/options.md", blocks("docs/guide/options.md"))
     made = {path.stem for path in folder.glob("*.frec")} - {"train", "val"}
-    assert made == {"plain", "indexed", "small", "raw"}
+    assert made == {"plain", "packed", "small", "raw", "converted", "original"}
 
 
 @pytest.mark.slow
