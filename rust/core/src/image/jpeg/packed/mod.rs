@@ -1,4 +1,4 @@
-//! Packed JPEGs: another form of the same JPEG, whose coefficients are read ten times as fast
+//! Packed JPEGs: another form of the same JPEG, whose coefficients are read several times as fast
 //! (docs/format.md, "Packed JPEGs"). It does not read files.
 //!
 //! `streams` makes the streams of a piece, a few MCUs of a row, and `block` reads them, or `x86` by special
