@@ -111,8 +111,8 @@ fn bench(arguments: &[String]) -> io::Result<()> {
                     Work::Decode => _ = black_box(decoder.decode(data).map_err(io::Error::other)?),
                     Work::Packed(None) => _ = black_box(decoder.decode(&packed[at]).map_err(io::Error::other)?),
                     Work::Packed(Some(geometry)) => {
-                        let plan = |w, h| draw(geometry, w, h);
-                        decoder.crop_resize_with(&packed[at], SIZE, &mut out, plan).map_err(io::Error::other)?;
+                        let done = decoder.crop_resize_with(&packed[at], SIZE, &mut out, |w, h| draw(geometry, w, h));
+                        done.map_err(io::Error::other)?;
                     }
                     Work::Pack => _ = black_box(pack_jpeg(data)),
                     // One that is stored as it came is an error.
