@@ -28,16 +28,12 @@ class Store(ABC):
     Attributes:
         suffix: The end of the file's or folder's name.
         random: Whether records can be read by number.
-        images_only: Whether the format needs images.
-        same_bytes: Whether the payloads come back as they were given.
         least_batches: How many random batches are read at once, at least.
         most_records: Above this number the format is left out, because it makes a file of each record.
     """
 
     suffix = ""
     random = True
-    images_only = False
-    same_bytes = True
     least_batches = 1
     most_records = 1 << 62
 
