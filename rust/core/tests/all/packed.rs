@@ -5,21 +5,7 @@ use fastrecord_core::image::{
 };
 
 use crate::common::Rng;
-
-fn pixels(rng: &mut Rng, count: usize, width: usize) -> Vec<u8> {
-    let pixel = |at: usize| (at % width * 200 / width + at / width % 50) as u8;
-    (0..count).map(|at| pixel(at / 3).wrapping_add((rng.next() & 31) as u8)).collect()
-}
-
-const SUBSAMPLINGS: [Subsampling; 7] = [
-    Subsampling::S444,
-    Subsampling::S422,
-    Subsampling::S420,
-    Subsampling::S440,
-    Subsampling::S411,
-    Subsampling::S441,
-    Subsampling::Grey,
-];
+use crate::pictures::{SUBSAMPLINGS, picture};
 
 #[test]
 fn crops_of_packed_jpegs_are_those_of_the_originals() {
@@ -34,7 +20,7 @@ fn crops_of_packed_jpegs_are_those_of_the_originals() {
             restart_every: [0, 0, 1, 7][rng.below(4) as usize],
         };
         let channels = if options.subsampling != Subsampling::Grey && rng.below(5) == 0 { 4 } else { 3 };
-        let data = pixels(&mut rng, channels * width as usize * height as usize, width as usize);
+        let data = picture(width, height, channels);
         let jpeg = encode_jpeg(&data, width, height, &options).unwrap();
         let Some(packed) = pack_jpeg(&jpeg) else { continue };
         packed_images += 1;

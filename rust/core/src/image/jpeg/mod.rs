@@ -3,8 +3,8 @@
 //!
 //! `sequential` decodes the part of a JPEG that a crop needs: `entropy` its coded data, `pixels` its
 //! pixels; or else `rows`, by libjpeg-turbo. `source` connects them. `ffi` is libjpeg-turbo alone,
-//! for all other JPEGs. `crop_index` prepares JPEGs for crops. `restore` splits a JPEG into headers and coefficients, and makes the
-//! same JPEG of them.
+//! for all other JPEGs. `crop_index` prepares JPEGs for crops. `restore` splits a JPEG into headers and
+//! coefficients, and makes the same JPEG of them. `packed` is another form of both.
 
 mod crop_index;
 mod entropy;
@@ -40,11 +40,12 @@ const SMOOTHED: u32 = 2;
 impl Decoder {
     /// Reads the headers, and refuses images that cannot be decoded.
     pub(super) fn jpeg_header(&self, data: &[u8]) -> Result<JpegInfo, DecodeError> {
-        let info = jpeg_info(jpeg_headers(data))?;
-        self.options.check_size(info.width, info.height)?;
         if is_packed(data) {
-            return Packed::read(data).map(|packed| packed.info).ok_or_else(no_packed_jpeg);
+            let info = Packed::read(data).ok_or_else(no_packed_jpeg)?.info;
+            return self.options.check_size(info.width, info.height).map(|()| info);
         }
+        let info = jpeg_info(data)?;
+        self.options.check_size(info.width, info.height)?;
         if let Some(detail) = info.unsupported() {
             return Err(DecodeError::Unsupported { format: "image", detail });
         }

@@ -18,6 +18,11 @@ pub(super) fn mcus(info: &JpegInfo) -> (u32, u32) {
     (info.width.div_ceil(width), info.height.div_ceil(height))
 }
 
+/// Reports whether a segment does not affect the pixels: comments, and those of applications but JFIF and Adobe.
+pub(super) fn has_no_pixels(marker: u8) -> bool {
+    matches!(marker, 0xE1..=0xED | 0xEF | 0xFE)
+}
+
 /// Writes a JPEG's header with another size, up to the end of the scan's, without the segments that
 /// do not affect the pixels. Returns `None` if there are bytes or other markers between segments.
 pub(super) fn header(data: &[u8], info: &JpegInfo, width: u32, height: u32, out: &mut Vec<u8>) -> Option<()> {
@@ -26,7 +31,7 @@ pub(super) fn header(data: &[u8], info: &JpegInfo, width: u32, height: u32, out:
     out.extend([0xFF, 0xD8]);
     for segment in segments(data, info.scan_start) {
         let (marker, range) = segment?;
-        if matches!(marker, 0xE1..=0xED | 0xEF | 0xFE) {
+        if has_no_pixels(marker) {
             continue;
         }
         let at = out.len();

@@ -19,8 +19,10 @@ pub(super) use bits::Bits;
 pub(super) use block::{coefficients, difference};
 pub(super) use coded::{Coded, RESTART};
 pub(super) use index::Index;
-pub(super) use tables::{AcTable, CodeTable, DcTable, Huffman, Recent, value};
+pub(super) use tables::{AcTable, CodeTable, DcTable, Huffman, HuffmanTables, Recent, value};
 pub(super) use window::{Entropy, Layout, Mcus, Source, Window};
 
+/// The most blocks of an MCU (ITU-T T.81, B.2.3).
+pub(super) const MOST_BLOCKS: usize = 10;
 /// The most components of a scan.
 const MOST_COMPONENTS: usize = 4;

@@ -25,6 +25,39 @@ pub(in crate::image::jpeg) struct Huffman {
     pub(in crate::image::jpeg) symbols: [u8; 256],
 }
 
+/// The tables of first coefficients and of others, by their numbers.
+pub(in crate::image::jpeg) type HuffmanTables = [[Option<Huffman>; 4]; 2];
+
+impl Huffman {
+    /// Reads the tables of a segment. Returns `None` if it is cut, or has other kinds of tables.
+    pub(in crate::image::jpeg) fn read(mut segment: &[u8], tables: &mut HuffmanTables) -> Option<()> {
+        while let Some((&kind, rest)) = segment.split_first() {
+            let (lengths, rest) = rest.split_first_chunk::<16>()?;
+            let (symbols, rest) = rest.split_at_checked(lengths.iter().map(|&count| usize::from(count)).sum())?;
+            let mut table = Self { counts: [0; 17], symbols: [0; 256] };
+            table.counts[1..].copy_from_slice(lengths);
+            table.symbols.get_mut(..symbols.len())?.copy_from_slice(symbols);
+            *tables.get_mut(usize::from(kind >> 4))?.get_mut(usize::from(kind & 15))? = Some(table);
+            segment = rest;
+        }
+        Some(())
+    }
+
+    /// Reports whether libjpeg takes the table, for first coefficients or for others.
+    pub(in crate::image::jpeg) fn is_sound(&self, first: bool) -> bool {
+        let (mut code, mut count) = (0_u32, 0);
+        for length in 1..=16 {
+            code = 2 * code + u32::from(self.counts[length]);
+            count += usize::from(self.counts[length]);
+            // No code consists of ones only.
+            if self.counts[length] > 0 && code >= 1 << length {
+                return false;
+            }
+        }
+        !first || self.symbols[..count.min(256)].iter().all(|&symbol| symbol < 16)
+    }
+}
+
 /// A code's length, and its symbol.
 type Code = (u32, u8);
 

@@ -1,18 +1,15 @@
 //! `Window`: the MCUs of a rectangle, row by row.
 
-use super::MOST_COMPONENTS;
 use super::bits::{Ahead, Bits};
 use super::block::{coefficients, difference, skip};
 use super::coded::Coded;
 use super::index::{Entry, Index};
 use super::tables::{AcTable, DcTable, Huffman, Recent, SkipTable};
+use super::{MOST_BLOCKS, MOST_COMPONENTS};
 use crate::image::jpeg::segments::check_end;
 
 /// Tables for skipping cost as much time as they save on about this many blocks.
 const MANY: u64 = 1000;
-
-/// The most blocks of an MCU (ITU-T T.81, B.2.3).
-const MOST_BLOCKS: usize = 10;
 
 /// How the MCUs of a scan are coded.
 #[derive(Debug)]

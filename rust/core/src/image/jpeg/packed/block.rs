@@ -5,7 +5,7 @@ use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZigzagBlock};
 
 /// Bytes before the streams of a piece.
 const HEAD: usize = 12;
-/// The most blocks that are read at once, at least those of an MCU. Then the reader checks where it is.
+/// The most blocks that are read at once: at least one MCU. The reader checks its place after each batch.
 pub(super) const AT_ONCE: usize = 48;
 /// Bytes after a piece at which its reader may look.
 pub(super) const AHEAD: usize = AT_ONCE * 63 + 128;

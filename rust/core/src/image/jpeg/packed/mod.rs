@@ -21,7 +21,8 @@ use self::block::AT_ONCE;
 use self::cursor::Cursor;
 use self::streams::Streams;
 use self::way::Way;
-use super::segments::segments;
+use super::entropy::MOST_BLOCKS;
+use super::segments::{has_no_pixels, mcus, segments};
 use super::zigzag::ZigzagBlock;
 use crate::image::probe::{JpegInfo, jpeg_info};
 use crate::memory;
@@ -30,8 +31,6 @@ use crate::memory;
 pub(in crate::image) const MAGIC: [u8; 4] = *b"\x8Apj1";
 /// Bytes before the JPEG's headers.
 const HEAD: usize = 16;
-/// The most blocks of an MCU (ITU-T T.81, B.2.3).
-pub(super) const MOST_BLOCKS: usize = 10;
 /// MCUs of a piece, in rows that are longer than two.
 const PIECE: u32 = 32;
 
@@ -64,12 +63,6 @@ fn components(info: &JpegInfo) -> Option<Vec<u8>> {
     (blocks.len() <= MOST_BLOCKS).then_some(blocks)
 }
 
-/// Returns the MCUs in a row, and the rows of MCUs.
-fn mcus(info: &JpegInfo) -> (u32, u32) {
-    let (width, height) = info.mcu();
-    (info.width.div_ceil(width), info.height.div_ceil(height))
-}
-
 /// Reports whether the coefficients of a JPEG can be packed, according to its headers.
 pub(super) fn can_be_packed(info: &JpegInfo) -> bool {
     !info.arithmetic
@@ -84,7 +77,8 @@ fn has_late_tables(headers: &[u8], info: &JpegInfo) -> bool {
     memchr::memmem::find(&headers[info.scan_start.min(headers.len())..], &[0xFF, 0xDB]).is_some()
 }
 
-/// Packs the headers of a JPEG, and its blocks in the order of its MCUs, to `out`. Returns `None` if it cannot be packed.
+/// Packs the headers of a JPEG, and its blocks in the order of its MCUs, to `out`. Returns `None` if it cannot
+/// be packed.
 pub(super) fn pack(headers: &[u8], ones: bool, blocks: &[ZigzagBlock], out: &mut Vec<u8>) -> Option<()> {
     let info = jpeg_info(headers).ok().filter(can_be_packed)?;
     let of_mcu = components(&info)?;
@@ -171,7 +165,7 @@ impl<'a> Packed<'a> {
         for segment in segments(self.headers, info.scan_start) {
             let (marker, range) = segment?;
             // Tables of codes, restart intervals, and what does not affect the pixels.
-            if matches!(marker, 0xC4 | 0xDD | 0xE1..=0xED | 0xEF | 0xFE) {
+            if matches!(marker, 0xC4 | 0xDD) || has_no_pixels(marker) {
                 continue;
             }
             let at = out.len();

@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::block::AT_ONCE;
 use super::cursor::Cursor;
 use super::way::Way;
-use super::{Packed, components, mcus, repeated};
+use super::{Packed, components, repeated};
 use crate::image::jpeg::entropy::Mcus;
+use crate::image::jpeg::segments::mcus;
 
 /// Unpacks the MCUs of a rectangle.
 pub(in crate::image::jpeg) struct PackedWindow<'a> {
@@ -118,7 +119,7 @@ mod tests {
     use crate::image::jpeg::zigzag::{NATURAL, ZigzagBlock};
     use proptest::prelude::*;
 
-    /// Returns the headers of a JPEG of that many components, the first of which has these factors.
+    /// Returns the headers of a JPEG. `factors` are the sampling factors of its first component.
     fn headers(width: u16, height: u16, components: u8, factors: u8) -> Vec<u8> {
         let mut data = b"\xFF\xD8\xFF\xC0\0".to_vec();
         data.push(8 + 3 * components);

@@ -13,8 +13,8 @@ use super::block::{
 };
 use crate::image::jpeg::zigzag::{Coefficients, NATURAL, ZIGZAG, ZigzagBlock};
 
-/// Data of which all places are at least [`AHEAD`] bytes before the end. In [`AT_ONCE`] blocks, none moves
-/// further than `AHEAD - 128`.
+/// Data with at least [`AHEAD`] bytes after each place. Reading [`AT_ONCE`] blocks moves none of them further
+/// than `AHEAD - 128`.
 struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {
@@ -418,7 +418,7 @@ unsafe fn block_avx2<B: Coefficients>(
     }
     let mut all = [1_u8; 72];
     spread(&values, of_block.coded, &mut all);
-    // Signs: a byte of eight bits is spread over eight bytes, each of which keeps its bit.
+    // Signs: eight bytes get a copy of a byte of eight signs, and each keeps its own bit.
     let mut signed = [0_u8; 72];
     for part in 0..of_block.mask.count_ones().div_ceil(32) {
         let bits = _mm256_set1_epi32((of_block.signs >> (32 * part)) as i32);

@@ -3,7 +3,7 @@
 //! It accepts only what libjpeg-turbo accepts without a warning. For all else it returns `None`, and
 //! libjpeg-turbo decides.
 
-use crate::image::jpeg::entropy::{Huffman, Layout};
+use crate::image::jpeg::entropy::{Huffman, HuffmanTables, Layout};
 use crate::image::jpeg::segments::{mcus, segments};
 use crate::image::jpeg::zigzag::NATURAL;
 use crate::image::probe::JpegInfo;
@@ -28,7 +28,7 @@ pub(in crate::image::jpeg) struct Header {
     /// Each component's quantisation table, in natural order.
     pub(in crate::image::jpeg) quantisation: [[i16; 64]; 4],
     /// Tables for first coefficients and for others, by their numbers.
-    huffman: [[Option<Huffman>; 4]; 2],
+    huffman: HuffmanTables,
     /// Each component's numbers of these tables.
     coding: [[usize; 2]; 4],
 }
@@ -39,13 +39,13 @@ impl Header {
         if info.precision != 8 || info.width > MAX_DIMENSION || info.height > MAX_DIMENSION {
             return None;
         }
-        let (mut tables, mut huffman) = ([None; 4], [const { [const { None }; 4] }; 2]);
+        let (mut tables, mut huffman) = ([None; 4], HuffmanTables::default());
         for segment in segments(data, info.scan_start) {
             let (marker, range) = segment?;
             let body = data.get(range.start + 4..range.end)?;
             match marker {
                 0xC0 | 0xC1 if range.start == info.frame_start => {}
-                0xC4 => read_huffman(body, &mut huffman)?,
+                0xC4 => Huffman::read(body, &mut huffman)?,
                 0xDB => read_quantisation(body, &mut tables)?,
                 // libjpeg ignores a marker that is too short, and warns of another version.
                 0xE0 if body.starts_with(b"JFIF\0") => (body.len() >= 14 && body[5] == 1).then_some(())?,
@@ -82,7 +82,7 @@ impl Header {
         for (at, component) in info.sampling[..components].iter().enumerate() {
             let table = |kind: usize| self.huffman[kind].get(self.coding[at][kind])?.as_ref();
             let (dc, ac) =
-                (table(0).filter(|table| is_sound(table, true))?, table(1).filter(|table| is_sound(table, false))?);
+                (table(0).filter(|table| table.is_sound(true))?, table(1).filter(|table| table.is_sound(false))?);
             let count = if components == 1 { 1 } else { component.horizontal * component.vertical };
             blocks.extend((0..count).map(|_| (at, dc.clone(), ac.clone())));
         }
@@ -125,31 +125,4 @@ fn read_quantisation(mut body: &[u8], tables: &mut [Option<[i16; 64]>; 4]) -> Op
         body = rest;
     }
     Some(())
-}
-
-fn read_huffman(mut body: &[u8], tables: &mut [[Option<Huffman>; 4]; 2]) -> Option<()> {
-    while let Some((&kind, rest)) = body.split_first() {
-        let (lengths, rest) = rest.split_first_chunk::<16>()?;
-        let (symbols, rest) = rest.split_at_checked(lengths.iter().map(|&count| usize::from(count)).sum())?;
-        let mut table = Huffman { counts: [0; 17], symbols: [0; 256] };
-        table.counts[1..].copy_from_slice(lengths);
-        table.symbols.get_mut(..symbols.len())?.copy_from_slice(symbols);
-        *tables.get_mut(usize::from(kind >> 4))?.get_mut(usize::from(kind & 15))? = Some(table);
-        body = rest;
-    }
-    Some(())
-}
-
-/// Reports whether libjpeg takes a Huffman table.
-pub(in crate::image::jpeg) fn is_sound(table: &Huffman, first: bool) -> bool {
-    let (mut code, mut count) = (0_u32, 0);
-    for length in 1..=16 {
-        code = 2 * code + u32::from(table.counts[length]);
-        count += usize::from(table.counts[length]);
-        // No code consists of ones only.
-        if table.counts[length] > 0 && code >= 1 << length {
-            return false;
-        }
-    }
-    !first || table.symbols[..count.min(256)].iter().all(|&symbol| symbol < 16)
 }

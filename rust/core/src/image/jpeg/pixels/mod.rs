@@ -23,7 +23,7 @@ use crate::image::probe::JpegInfo;
 use crate::memory;
 
 use self::header::Colours;
-pub(super) use self::header::{Header, is_sound};
+pub(super) use self::header::Header;
 
 /// Coefficients, or factors for them, in natural order.
 type Block = [i16; 64];

@@ -1,7 +1,6 @@
 //! `DcCodes` and `AcCodes`: the codes of coefficients.
 
 use crate::image::jpeg::entropy::Huffman;
-use crate::image::jpeg::pixels::is_sound;
 
 /// A code, and bits after it.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +54,7 @@ pub(super) struct DcCodes([[Code; 2]; 32]);
 impl DcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
-        if !is_sound(table, true) {
+        if !table.is_sound(true) {
             return None;
         }
         let mut by_size = [[Code::MISSING; 2]; 32];
@@ -92,7 +91,7 @@ pub(super) struct AcCodes {
 impl AcCodes {
     /// Returns `None` if the table is not one.
     pub(super) fn new(table: &Huffman) -> Option<Self> {
-        if !is_sound(table, false) {
+        if !table.is_sound(false) {
             return None;
         }
         let mut by_run = [[Code::MISSING; 2]; 512];

@@ -1,11 +1,9 @@
 //! `Grid`: where the blocks of an image are, and which of them a scan holds.
 
 use super::headers::Scan;
+use crate::image::jpeg::entropy::MOST_BLOCKS;
 use crate::image::jpeg::segments::mcus;
 use crate::image::probe::JpegInfo;
-
-/// The most blocks of an MCU of a scan (ITU-T T.81, B.2.3).
-const MOST_BLOCKS: usize = 10;
 
 /// A component of the image.
 #[derive(Debug, Clone, Copy, Default)]

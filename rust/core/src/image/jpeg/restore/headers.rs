@@ -1,10 +1,7 @@
 //! `Headers`: the segments of a JPEG from scan to scan, and the tables that they define.
 
-use crate::image::jpeg::entropy::Huffman;
+use crate::image::jpeg::entropy::{Huffman, HuffmanTables};
 use crate::image::probe::JpegInfo;
-
-/// Tables of a kind.
-const TABLES: usize = 4;
 
 /// The largest shift of a coefficient: more is refused by libjpeg too.
 const MOST_SHIFT: u8 = 13;
@@ -92,8 +89,7 @@ pub(super) struct Headers<'a> {
     frame: usize,
     progressive: bool,
     pub(super) restart_interval: u32,
-    dc: [Option<Huffman>; TABLES],
-    ac: [Option<Huffman>; TABLES],
+    tables: HuffmanTables,
 }
 
 impl<'a> Headers<'a> {
@@ -104,8 +100,7 @@ impl<'a> Headers<'a> {
             frame: info.frame_start,
             progressive: info.progressive,
             restart_interval: 0,
-            dc: [const { None }; TABLES],
-            ac: [const { None }; TABLES],
+            tables: HuffmanTables::default(),
         }
     }
 
@@ -121,12 +116,12 @@ impl<'a> Headers<'a> {
 
     /// The table for the first coefficients of a component.
     pub(super) fn dc(&self, part: &Part) -> Option<&Huffman> {
-        self.dc.get(part.dc)?.as_ref()
+        self.tables[0].get(part.dc)?.as_ref()
     }
 
     /// The table for the other coefficients of a component.
     pub(super) fn ac(&self, part: &Part) -> Option<&Huffman> {
-        self.ac.get(part.ac)?.as_ref()
+        self.tables[1].get(part.ac)?.as_ref()
     }
 
     /// Moves over the segments up to the end of the next scan's header. Returns `None` if anything
@@ -146,31 +141,11 @@ impl<'a> Headers<'a> {
             let segment = self.data.get(start + 4..start + 2 + length)?;
             self.at = start + 2 + length;
             match marker {
-                0xC4 => self.define(segment)?,
+                0xC4 => Huffman::read(segment, &mut self.tables)?,
                 0xDA => return Scan::read(segment, self.progressive).map(Step::Scan),
                 0xDD => self.restart_interval = u16::from_be_bytes(*segment.first_chunk()?).into(),
                 _ => {}
             }
         }
-    }
-
-    /// Reads Huffman tables.
-    fn define(&mut self, mut segment: &[u8]) -> Option<()> {
-        while let Some((&kind, rest)) = segment.split_first() {
-            let (lengths, rest) = rest.split_first_chunk::<16>()?;
-            let total = lengths.iter().copied().map(usize::from).sum();
-            let (codes, rest) = rest.split_at_checked(total)?;
-            let mut table = Huffman { counts: [0; 17], symbols: [0; 256] };
-            table.counts[1..].copy_from_slice(lengths);
-            table.symbols.get_mut(..total)?.copy_from_slice(codes);
-            let tables = match kind >> 4 {
-                0 => &mut self.dc,
-                1 => &mut self.ac,
-                _ => return None,
-            };
-            *tables.get_mut(usize::from(kind & 15))? = Some(table);
-            segment = rest;
-        }
-        Some(())
     }
 }
